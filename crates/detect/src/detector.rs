@@ -1,7 +1,7 @@
 //! From writes to loops.
 //!
 //! Owns: which track a write belongs to, and when a track becomes a run, a loop, or nothing again.
-//! Promises: as the crate does; a write costs one look at each head at most. Never: holds anything
+//! Promises: as the crate does; a write looks at the heads near it alone. Never: holds anything
 //! that can't be learned again.
 
 use crate::Config;

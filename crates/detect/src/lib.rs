@@ -31,8 +31,7 @@ mod tests;
 /// The thresholds. A block is a sector of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Places that are remembered. All of them are looked at where a write does not go on where the
-    /// last one ended, so they are what a write costs; and they are all the memory there is.
+    /// Places that are remembered: all the memory there is.
     pub tracks: usize,
     /// Of these, places where only a little was written so far. Random writes fight for half of
     /// them.

@@ -1,8 +1,9 @@
 //! The tracks, and what of them every write looks at.
 //!
 //! Owns: where tracks are kept, who makes room for whom, the two searches (which heads are near a
-//! block, which known tracks hold it). Promises: a search goes over a few hundred bytes that lie
-//! side by side; of a hit the whole number is compared, too. Never: decides what a write is.
+//! block, which known tracks hold it). Promises: the first search looks at the heads that are near
+//! alone, the second one at a few hundred bytes that lie side by side. Never: decides what a write
+//! is.
 //!
 //! Three parts, in this order: tracks of one request, which replace each other in turn; those that
 //! were gone on with; those that are known.
@@ -15,8 +16,13 @@ use std::ops::Range;
 pub(crate) const NOWHERE: u64 = u64::MAX / 4 * 3;
 /// Entries that are compared at once.
 const LANES: usize = 16;
+/// No track: the last one of a neighbourhood.
+const NOBODY: u16 = u16::MAX;
 /// Known tracks are searched in units of 16 blocks: 32 bits of them are 256 TiB.
 const UNIT: u32 = 4;
+
+/// How far a head is, and of which track it is.
+type Nearest = (u64, usize);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
@@ -24,21 +30,21 @@ pub(crate) struct Table {
     tracks: Box<[Track]>,
     /// Of each track where it is written next.
     heads: Box<[u64]>,
-    /// The low 32 bits of it.
-    heads_low: Box<[u32]>,
+    /// Heads by neighbourhood, as lists: of each track the next one of its neighbourhood, and
+    /// behind these of each neighbourhood the first one.
+    links: Box<[u16]>,
+    /// A neighbourhood has two to the power of this blocks: what is near a block lies in two.
+    near: u32,
     /// Of each known track its first unit and how many follow, from the first known one on.
-    units: Box<[u32]>,
-    spans: Box<[u32]>,
+    units: Box<[[u32; LANES]]>,
+    spans: Box<[[u32; LANES]]>,
+    /// Behind the last of these rows that a known track was in.
+    rows: usize,
     /// Of each known track where the next one above it begins at the earliest, which its head may
     /// run into.
     limits: Box<[u64]>,
     /// The next track of one request to be replaced.
     next: usize,
-}
-
-/// Entries of a table of so many tracks, and some that never match behind them.
-fn entries<T: Clone>(tracks: usize, value: T) -> Box<[T]> {
-    vec![value; tracks.next_multiple_of(LANES)].into()
 }
 
 /// How many units follow a known track's first one.
@@ -50,13 +56,16 @@ impl Table {
     /// Of a configuration within its limits.
     pub(crate) fn new(config: Config) -> Table {
         let known = config.tracks - config.fresh;
+        let neighbourhoods = (2 * config.tracks).next_power_of_two();
         Table {
             config,
             tracks: vec![Track::FREE; config.tracks].into(),
-            heads: entries(config.tracks, NOWHERE),
-            heads_low: entries(config.tracks, NOWHERE as u32),
-            units: entries(known, u32::MAX),
-            spans: entries(known, 0),
+            heads: vec![NOWHERE; config.tracks].into(),
+            links: vec![NOBODY; config.tracks + neighbourhoods].into(),
+            near: (config.back + config.gap + 1).next_power_of_two().ilog2(),
+            units: vec![[u32::MAX; LANES]; known.div_ceil(LANES)].into(),
+            spans: vec![[0; LANES]; known.div_ceil(LANES)].into(),
+            rows: 0,
             limits: vec![u64::MAX; known].into(),
             next: 0,
         }
@@ -76,8 +85,29 @@ impl Table {
     }
 
     pub(crate) fn set_head(&mut self, at: usize, head: u64) {
+        let (from, to) = (self.neighbourhood(self.heads[at]), self.neighbourhood(head));
+        if from != to {
+            if self.heads[at] != NOWHERE {
+                let mut place = from;
+                while usize::from(self.links[place]) != at {
+                    place = self.links[place].into();
+                }
+                self.links[place] = self.links[at];
+            }
+            if head != NOWHERE {
+                self.links[at] = self.links[to];
+                self.links[to] = at as u16;
+            }
+        }
         self.heads[at] = head;
-        self.heads_low[at] = head as u32;
+    }
+
+    /// Where the list of a block's neighbourhood begins; heads that are nowhere are in none.
+    #[inline]
+    fn neighbourhood(&self, block: u64) -> usize {
+        let tracks = self.config.tracks;
+        let mask = self.links.len() - tracks - 1;
+        if block == NOWHERE { usize::MAX } else { tracks + ((block >> self.near) as usize & mask) }
     }
 
     /// Where a known track's head runs into the next one.
@@ -99,22 +129,28 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, block: u64) -> Option<usize> {
         let Config { gap, back, .. } = self.config;
-        let (from, width) = ((block as u32).wrapping_add(back as u32), (back + gap) as u32);
-        let mut best: Option<(usize, u64)> = None;
-        for (chunk, low) in self.heads_low.chunks_exact(LANES).enumerate() {
-            // Without a branch, so that all are compared at once.
-            if !low.iter().fold(false, |any, low| any | (from.wrapping_sub(*low) <= width)) {
-                continue;
-            }
-            for at in chunk * LANES..(chunk + 1) * LANES {
-                let away = self.away(at, block);
+        let from = self.neighbourhood(block.saturating_sub(gap));
+        let to = self.neighbourhood(block + back);
+        let best = self.nearest(to, block, None);
+        let best = if from == to { best } else { self.nearest(from, block, best) };
+        best.map(|(_, at)| at)
+    }
+
+    /// Of a neighbourhood the head that a block is nearest to, if it is nearer than another one.
+    #[inline]
+    fn nearest(&self, list: usize, block: u64, other: Option<Nearest>) -> Option<Nearest> {
+        let (mut best, mut at) = (other, self.links[list]);
+        while at != NOBODY {
+            if let Some(away) = self.away(at.into(), block) {
                 // As near as another one, the one that is known better: they come last.
-                if away.is_some_and(|away| best.is_none_or(|(_, least)| away <= least)) {
-                    best = away.map(|away| (at, away));
+                let farther = |(least, other)| (away, other) < (least, at.into());
+                if best.is_none_or(farther) {
+                    best = Some((away, at.into()));
                 }
             }
+            at = self.links[usize::from(at)];
         }
-        best.map(|(at, _)| at)
+        best
     }
 
     /// How far a block is from a head, if it is near enough to be written at it.
@@ -136,13 +172,14 @@ impl Table {
     pub(crate) fn around(&self, block: u64) -> Option<usize> {
         let unit = (block >> UNIT) as u32;
         let mut found = None;
-        let rows = self.units.chunks_exact(LANES).zip(self.spans.chunks_exact(LANES));
-        for (chunk, (units, spans)) in rows.enumerate() {
-            let holds = |(first, span): (&u32, &u32)| unit.wrapping_sub(*first) <= *span;
-            if !units.iter().zip(spans).fold(false, |any, row| any | holds(row)) {
+        let rows = self.units.iter().zip(&self.spans).take(self.rows);
+        for (row, (units, spans)) in rows.enumerate() {
+            // Without a branch, so that all are compared at once.
+            let hit = |lane: usize| unit.wrapping_sub(units[lane]) <= spans[lane];
+            if !(0..LANES).fold(false, |any, lane| any | hit(lane)) {
                 continue;
             }
-            let first = self.config.fresh + chunk * LANES;
+            let first = self.config.fresh + row * LANES;
             for at in first..(first + LANES).min(self.config.tracks) {
                 let t = &self.tracks[at];
                 if t.is_known() && t.holds(block, &self.config) {
@@ -158,12 +195,14 @@ impl Table {
 
     /// A known track lies elsewhere than before.
     pub(crate) fn moved(&mut self, at: usize) {
-        let (t, row) = (self.tracks[at], at - self.config.fresh);
+        let (t, known) = (self.tracks[at], at - self.config.fresh);
+        let (row, lane) = (known / LANES, known % LANES);
         let first = t.first.saturating_sub(self.config.header) >> UNIT;
-        self.units[row] = if t.is_known() { first as u32 } else { u32::MAX };
-        self.spans[row] = span(&t, first);
-        self.limits[row] = self.limit_of(at);
+        self.units[row][lane] = if t.is_known() { first as u32 } else { u32::MAX };
+        self.spans[row][lane] = span(&t, first);
+        self.limits[known] = self.limit_of(at);
         if t.is_known() {
+            self.rows = self.rows.max(row + 1);
             for (o, limit) in self.tracks[self.config.fresh..].iter().zip(&mut self.limits) {
                 if o.first < t.first {
                     *limit = t.first.min(*limit);
@@ -174,10 +213,10 @@ impl Table {
 
     /// A run's end is at its head.
     pub(crate) fn grown(&mut self, at: usize, end: u64) {
-        let (t, row) = (&mut self.tracks[at], at - self.config.fresh);
+        let (t, known) = (&mut self.tracks[at], at - self.config.fresh);
         t.end = t.end.max(end);
         let first = t.first.saturating_sub(self.config.header) >> UNIT;
-        self.spans[row] = span(t, first);
+        self.spans[known / LANES][known % LANES] = span(t, first);
     }
 
     /// Looks anew what lies above a known track: what was there is gone, or it has passed it.
@@ -257,7 +296,11 @@ impl Table {
             let known = self.known().contains(&at);
             assert!(t.kind == Kind::Free || known == t.is_known(), "{at} {t:?}");
             assert!(t.first <= t.end && t.first <= t.pass.start.max(t.first), "{t:?}");
-            assert_eq!(self.heads_low[at], self.heads[at] as u32);
+            let mut list = self.links.get(self.neighbourhood(self.heads[at])).copied();
+            while list.is_some_and(|other| other != NOBODY && usize::from(other) != at) {
+                list = list.map(|other| self.links[usize::from(other)]);
+            }
+            assert!(list != Some(NOBODY), "track {at} is in no list");
             if known {
                 let next = self.of(Kind::Loop).map(|o| self.tracks[o].first);
                 let next = next.filter(|o| *o > t.first && *o >= self.heads[at]).min();

@@ -87,7 +87,12 @@ fn done(personality: Personality, files: u64, threads: u32) -> (Counts, usize) {
     let there: Vec<bool> = tree.files.iter().map(|f| f.there).collect();
     assert_eq!(found(&system, &tree).unwrap(), there);
     let counts = run(&system, &tree, &settings, there, Some(5), &go).unwrap();
-    let left = found(&system, &tree).unwrap().into_iter().filter(|there| *there).count();
+    let left = match found(&system, &tree) {
+        Ok(there) => there.into_iter().filter(|there| *there).count(),
+        // The last threads deleted every file: such a set is none.
+        Err(FilesError::NoSet) => 0,
+        Err(error) => panic!("{error}"),
+    };
     (counts, left)
 }
 
@@ -116,7 +121,21 @@ fn counts_are_what_was_done() {
 fn more_threads_than_files_skip_and_end() {
     let (counts, _) = done(Personality::Fileserver, 3, 8);
     assert_eq!(counts.loops, 40);
-    assert!(Kind::ALL.iter().any(|kind| counts.of(*kind).skipped > 0));
+    // Whether threads meet is the machine's to say: here they take turns.
+    let settings = Settings { files: 3, threads: 8, ..Settings::of(Personality::Fileserver) };
+    let tree = Tree::draw(&settings);
+    let mut files = Rotation::new(tree.files.iter().map(|f| f.there));
+    let mut actors: Vec<Actor> = (0..8).map(|number| Actor::new(&settings, number)).collect();
+    let steps = 5 * settings.personality.steps().len();
+    let mut skipped = 0;
+    for _ in 0..steps {
+        for actor in &mut actors {
+            let call = actor.next(&tree, &mut files);
+            skipped += u32::from(matches!(call, Call::Skip(_)));
+            actor.done(call, &mut files);
+        }
+    }
+    assert!(skipped > 0 && actors.iter().all(|actor| actor.loops == 5));
 }
 
 #[test]
