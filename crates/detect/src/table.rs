@@ -21,9 +21,6 @@ const NOBODY: u16 = u16::MAX;
 /// Known tracks are searched in units of 16 blocks: 32 bits of them are 256 TiB.
 const UNIT: u32 = 4;
 
-/// How far a head is, and of which track it is.
-type Nearest = (u64, usize);
-
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     config: Config,
@@ -56,7 +53,7 @@ impl Table {
     /// Of a configuration within its limits.
     pub(crate) fn new(config: Config) -> Table {
         let known = config.tracks - config.fresh;
-        let neighbourhoods = (2 * config.tracks).next_power_of_two();
+        let neighbourhoods = (8 * config.tracks).next_power_of_two();
         Table {
             config,
             tracks: vec![Track::FREE; config.tracks].into(),
@@ -129,28 +126,23 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, block: u64) -> Option<usize> {
         let Config { gap, back, .. } = self.config;
-        let from = self.neighbourhood(block.saturating_sub(gap));
-        let to = self.neighbourhood(block + back);
-        let best = self.nearest(to, block, None);
-        let best = if from == to { best } else { self.nearest(from, block, best) };
-        best.map(|(_, at)| at)
-    }
-
-    /// Of a neighbourhood the head that a block is nearest to, if it is nearer than another one.
-    #[inline]
-    fn nearest(&self, list: usize, block: u64, other: Option<Nearest>) -> Option<Nearest> {
-        let (mut best, mut at) = (other, self.links[list]);
-        while at != NOBODY {
-            if let Some(away) = self.away(at.into(), block) {
-                // As near as another one, the one that is known better: they come last.
-                let farther = |(least, other)| (away, other) < (least, at.into());
-                if best.is_none_or(farther) {
-                    best = Some((away, at.into()));
+        let near = [block.saturating_sub(gap), block + back].map(|at| self.neighbourhood(at));
+        // Far from it, and of nobody.
+        let mut best = (u64::MAX, usize::from(NOBODY));
+        for list in &near[usize::from(near[0] == near[1])..] {
+            let mut at = self.links[*list];
+            while at != NOBODY {
+                let (track, least) = (usize::from(at), best);
+                if let Some(away) = self.away(track, block)
+                    // As near as another one, the one that is known better: they come last.
+                    && (away < least.0 || (away == least.0 && track > least.1))
+                {
+                    best = (away, track);
                 }
+                at = self.links[track];
             }
-            at = self.links[usize::from(at)];
         }
-        best
+        (best.0 != u64::MAX).then_some(best.1)
     }
 
     /// How far a block is from a head, if it is near enough to be written at it.
@@ -172,8 +164,8 @@ impl Table {
     pub(crate) fn around(&self, block: u64) -> Option<usize> {
         let unit = (block >> UNIT) as u32;
         let mut found = None;
-        let rows = self.units.iter().zip(&self.spans).take(self.rows);
-        for (row, (units, spans)) in rows.enumerate() {
+        for row in 0..self.rows {
+            let (units, spans) = (&self.units[row], &self.spans[row]);
             // Without a branch, so that all are compared at once.
             let hit = |lane: usize| unit.wrapping_sub(units[lane]) <= spans[lane];
             if !(0..LANES).fold(false, |any, lane| any | hit(lane)) {
