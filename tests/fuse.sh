@@ -16,12 +16,12 @@ if ! has_tools; then
 fi
 
 # What is done, and how many records are synced under load before a kill.
-cases="ext4:pblk:512 xfs:qblk:512 btrfs:pftl:4096"
+cases="ext4:pblk:512 xfs:qblk:512 btrfs:pftl:4096 ext4:slc-tlc:4096"
 records=20
 if [ "${1:-}" = all ]; then
     cases=
     for fs in ext4 xfs btrfs; do
-        for kind in pblk qblk pftl; do cases="$cases $fs:$kind:512 $fs:$kind:4096"; done
+        for kind in pblk qblk pftl slc-tlc; do cases="$cases $fs:$kind:512 $fs:$kind:4096"; done
     done
     records=200
 fi

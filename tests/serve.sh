@@ -49,7 +49,7 @@ begin() {
     exit 1
 }
 
-for kind in pblk qblk pftl; do
+for kind in pblk qblk pftl slc-tlc; do
     rm -f my.img
     good "$kind: a drive" "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=128
     good "$kind: a target" "$bin" lnvm create my.img -n db -t "$kind"

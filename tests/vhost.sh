@@ -98,7 +98,7 @@ sleep 5
 END
     } >init
     chmod +x init
-    for kind in pblk qblk pftl; do
+    for kind in pblk qblk pftl slc-tlc; do
         ok "$kind: a drive and a target" made $kind
         begin --vhost-user disk.sock
         # shellcheck disable=SC2086

@@ -345,7 +345,8 @@ pub enum Stop {
 pub struct Recovered {
     /// There was one; else the medium was empty.
     pub found: bool,
-    pub clean: bool,
+    /// Whether it had been stopped cleanly, where a stop leaves a mark.
+    pub clean: Option<bool>,
     /// How it was found, in words.
     pub how: String,
     /// The same in numbers, by name.

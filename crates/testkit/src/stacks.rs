@@ -456,14 +456,17 @@ fn pftl(seed: u64, size: Size) -> Drawn<PftlConfig> {
     drawn
 }
 
-/// The SLC/TLC SSD, in both forms, on cells of two or three bits; a part of the host's sectors is a
+/// The SLC/TLC SSD, in both forms, on cells of two or three bits, seldom of one; a part of the host's sectors is a
 /// journal's, which may be more than the journal region holds.
 fn slc(seed: u64, size: Size) -> Drawn<SlcConfig> {
     let mut rng = Rng::stream(seed, "testkit.slc", 0);
     let r = &mut rng;
     let mut drawn = Drawn::new(seed, size, SlcConfig::default());
     let spec = drawn.on.spec.get_mut();
-    spec.cells.bits = spec.cells.bits.max(devices::one_of(r, &[2, 3]));
+    let bits = devices::one_of(r, &[2, 3]);
+    if Rng::stream(seed, "testkit.slc.one-bit", 0).below(8) > 0 {
+        spec.cells.bits = spec.cells.bits.max(bits);
+    }
     let page = spec.geometry.sectors_per_page;
     let row = page * spec.geometry.planes;
     let ws_min = devices::one_of(r, &[page, page, row]);

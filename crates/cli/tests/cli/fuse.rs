@@ -1,6 +1,6 @@
 //! `flashlane serve --fuse-file`: a target as a file (`tests/fuse.sh` has loop devices and file systems on it).
 
-use crate::harness::{Here, Holder, drive, pause, says};
+use crate::harness::{Here, Holder, KINDS, drive, pause, says};
 use crate::serve::{Client, SECTOR, made, pattern, stopped};
 use flashlane_testkit::guest::{Guest, Shape};
 use flashlane_testkit::skip;
@@ -88,7 +88,7 @@ fn every_type_of_target_is_a_file() {
     if !is_here() {
         return;
     }
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let h = folder(kind);
         let server = served(&h, "--nbd unix:s");
         let mut client = Client::connect(&h.path("s"), "db");
@@ -220,7 +220,7 @@ fn what_was_synced_survives_a_kill() {
     if !is_here() {
         return;
     }
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let h = folder(kind);
         // Which call it is the door sees, and no target.
         let ways: &[&str] = match kind {

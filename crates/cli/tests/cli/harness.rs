@@ -111,6 +111,9 @@ pub(crate) fn drive() -> Here {
     h
 }
 
+/// The types of target that are block devices: what holds of one behind a door holds of all.
+pub(crate) const KINDS: [&str; 4] = ["pblk", "qblk", "pftl", "slc-tlc"];
+
 /// Months of the run's time.
 pub(crate) const ENDLESS: &str =
     "[w]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=4\nfsync=64\ntime_based\nruntime=9999999\n";

@@ -98,7 +98,7 @@ fn writer() {
     vm.run(async move {
         let stack = mount(&cx, &image).await;
         let recovery = account(&stack);
-        say(&format!("mounted {}", if recovery.clean { "clean" } else { "unclean" }));
+        say(&format!("mounted {}", if recovery.clean == Some(true) { "clean" } else { "unclean" }));
         let dev = stack.block();
         let mut i = from;
         loop {
@@ -130,7 +130,7 @@ fn read_all(image: &Path) -> (Vec<Option<u64>>, bool, String) {
         let recovery = account(&stack);
         stack.stop(&cx).await.laws.expect("counters agree");
         stack.close().expect("the image is closed");
-        (found, recovery.clean, recovery_text(&recovery))
+        (found, recovery.clean == Some(true), recovery_text(&recovery))
     })
     .expect("nothing waits for ever")
 }

@@ -1,6 +1,6 @@
 //! Metrics of a drive in use: by HTTP, by the control socket, and `flashlane top`.
 
-use crate::harness::{Here, Holder, says};
+use crate::harness::{Here, Holder, KINDS, says};
 use crate::serve::{Client, FUA, SECTOR, TRIM, made, pattern, stopped};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ fn served(h: &Here) -> Holder {
 
 #[test]
 fn values_move_as_requests_do() {
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let h = made(kind);
         let server = served(&h);
         let before = scraped(&h, "m");

@@ -7,11 +7,11 @@
 //! Kills: a round starts a server, looks at every sector, and has four clients write, discard and zero
 //! sectors of their own, with FUA or a flush now and then. A flush covers what was acknowledged to any of
 //! them. At a drawn number of acknowledged requests the server is killed (`kill -9`).
-//! `FLASHLANE_SERVE_KILLS` is the number of rounds (6), `FLASHLANE_KILL_SEED` where everything is drawn from.
+//! `FLASHLANE_SERVE_KILLS` is the number of rounds (8), `FLASHLANE_KILL_SEED` where everything is drawn from.
 //!
 //! The crowd: many clients that behave beside some that do not. `FLASHLANE_SERVE_SECONDS` is how long (3).
 
-use crate::harness::{Here, drive, pause, says};
+use crate::harness::{Here, KINDS, drive, pause, says};
 use crate::kill::number;
 use crate::serve::{
     Client, FLUSH, FUA, NO_HOLE, READ, SECTOR, TRIM, WRITE, WRITE_ZEROES, made, memory, pattern,
@@ -218,9 +218,9 @@ fn round(path: &Path, log: &Log, seed: u64, number: u64, end: impl FnOnce(&Recei
 
 #[test]
 fn what_clients_flushed_survives_kill_9_of_the_server() {
-    let rounds = number("FLASHLANE_SERVE_KILLS").unwrap_or(6);
+    let rounds = number("FLASHLANE_SERVE_KILLS").unwrap_or(8);
     let seed = number("FLASHLANE_KILL_SEED").unwrap_or(1);
-    let kinds = ["pblk", "qblk", "pftl"];
+    let kinds = KINDS;
     let mut places: Vec<(Here, Log)> = kinds.map(|kind| (made(kind), Log::new())).into();
     for i in 0..rounds {
         let which = i as usize % kinds.len();
@@ -244,7 +244,7 @@ fn what_clients_flushed_survives_kill_9_of_the_server() {
 
 #[test]
 fn what_clients_flushed_survives_a_power_cut_of_the_drive() {
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let (h, log) = (made(kind), Log::new());
         for i in 0..2 {
             let mut server = served(&h);
@@ -275,7 +275,7 @@ const MISHAPS: [&str; 4] = [
 /// The same clients and both ends, while programs and erases fail below them.
 #[test]
 fn what_clients_flushed_survives_faults_and_either_end() {
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         // With room for what fails: a device without spare is read-only.
         let (h, log, mut happened) = (drive(), Log::new(), 0);
         h.run(&format!("lnvm create a.img -n db -t {kind} -o 30")).good();

@@ -1,6 +1,6 @@
 //! `flashlane serve`: a target used as a disk, by a client of this file's own (`tests/serve.sh` has others').
 
-use crate::harness::{Here, Holder, drive, says};
+use crate::harness::{Here, Holder, KINDS, drive, says};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -120,7 +120,7 @@ pub(crate) fn stopped(mut server: Holder) -> String {
 
 #[test]
 fn every_type_of_target_is_a_disk() {
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let h = made(kind);
         let server = served(&h);
         let mut c = Client::connect(&h.path("s"), "db");
@@ -194,7 +194,7 @@ fn sectors_of_512_bytes_are_there_on_request() {
 
 #[test]
 fn what_was_flushed_or_written_through_survives_a_kill() {
-    for (kind, flushes) in ["pblk", "qblk", "pftl"].map(|k| [(k, true), (k, false)]).concat() {
+    for (kind, flushes) in KINDS.map(|k| [(k, true), (k, false)]).concat() {
         let h = made(kind);
         let server = served(&h);
         let connect = || Client::connect(&h.path("s"), "db");

@@ -1,7 +1,7 @@
 //! `flashlane serve --vhost-user`: a target as a virtio disk, with a guest of the test kit (`tests/vhost.sh` has
 //! kernels).
 
-use crate::harness::{Here, Holder, pause, says};
+use crate::harness::{Here, Holder, KINDS, pause, says};
 use crate::serve::{Client, SECTOR, made, pattern, stopped};
 use flashlane_testkit::guest::{
     BASE, Guest, INDIRECT, NEXT, NO_STATUS, Shape, WRITES,
@@ -38,7 +38,7 @@ fn word(config: &[u8], at: usize) -> u32 {
 
 #[test]
 fn every_type_of_target_is_a_virtio_disk() {
-    for kind in ["pblk", "qblk", "pftl"] {
+    for kind in KINDS {
         let h = made(kind);
         let server = h.hold_with("serve a.img --null-latency --vhost-user v --nbd unix:s", "s");
         let mut client = Client::connect(&h.path("s"), "db");
@@ -189,7 +189,7 @@ fn many_requests_of_many_queues_are_under_way() {
 
 #[test]
 fn what_guests_flushed_survives_a_kill() {
-    for (kind, flushes) in ["pblk", "qblk", "pftl"].map(|k| [(k, true), (k, false)]).concat() {
+    for (kind, flushes) in KINDS.map(|k| [(k, true), (k, false)]).concat() {
         let h = made(kind);
         let server = served(&h);
         // Who does not know of a cache has none.

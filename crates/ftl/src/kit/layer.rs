@@ -65,7 +65,7 @@ pub(crate) async fn mount<C: DeserializeOwned + Into<DriveConfig>>(
 }
 
 /// How a mount found it, for people and in numbers.
-fn recovered(r: Recovery) -> Recovered {
+fn recovered(r: Recovery, leaves_snapshot: bool) -> Recovered {
     let how = match r.no_snapshot {
         None => "from the snapshot of a clean stop".to_string(),
         Some(why) => {
@@ -80,7 +80,7 @@ fn recovered(r: Recovery) -> Recovered {
     ];
     Recovered {
         found: r.from_snapshot || r.scanned_sectors > 0,
-        clean: r.from_snapshot,
+        clean: leaves_snapshot.then_some(r.from_snapshot),
         how,
         numbers: numbers.map(|(name, n)| (name.to_string(), n)).into_iter().collect(),
         lost: r.lost.iter().map(|at| (*at, 1)).collect(),
@@ -103,7 +103,8 @@ impl Layer for DriveFtl {
     }
 
     fn recovered(&self) -> Option<Recovered> {
-        self.recovery().map(recovered)
+        let leaves_snapshot = self.controller.lock().place.layout.leaves_snapshot();
+        self.recovery().map(|r| recovered(r, leaves_snapshot))
     }
 
     fn stats(&self) -> Option<FtlStats> {
@@ -120,6 +121,7 @@ impl Layer for DriveFtl {
 
     fn attribute(&self, name: &str) -> Result<String, AttributeError> {
         match (name, self.journals()) {
+            ("lines", _) => Ok(self.lines()),
             ("journals", Some(text)) => Ok(text),
             _ => Err(AttributeError::unknown(name, self.kind.attributes())),
         }

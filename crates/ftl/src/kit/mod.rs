@@ -351,6 +351,14 @@ impl DriveFtl {
         counts.map(|(state, n)| (format!("{state:?}").to_lowercase(), n)).collect()
     }
 
+    /// The lines of each pool by state, and what is live in them, a line each.
+    pub(crate) fn lines(&self) -> String {
+        let c = self.controller.lock();
+        let of_pool = |(pool, name): (usize, &str)| c.place.lines_said(pool, name);
+        let pools = [(MAIN, "data"), (tier::BUFFER, "buffer"), (tier::JOURNAL, "journal region")];
+        pools.into_iter().filter_map(of_pool).collect()
+    }
+
     pub fn details(&self) -> DriveStats {
         let c = self.controller.lock();
         let (erases_line_min, erases_line_max) = c.place.wear(MAIN);

@@ -381,7 +381,7 @@ impl Place {
         let next_of = |line: u32, position: u32| {
             let (region, info) = (layout.of(line), self.info(stock, line, position));
             match info.state {
-                _ if info.length != region.chunk_sectors => region.chunk_sectors,
+                _ if !region.is_mode_of(&info) => region.chunk_sectors,
                 ChunkState::Free | ChunkState::Open => {
                     info.write_pointer.next_multiple_of(region.grain)
                 }
@@ -451,7 +451,7 @@ impl Place {
                     self.retired += 1;
                     continue;
                 }
-                let fits = info.length == full;
+                let fits = region.is_mode_of(info);
                 used += (info.state != ChunkState::Free || !fits && !slc) as u64;
                 written |= info.state != ChunkState::Free;
                 if !fits {
@@ -495,6 +495,28 @@ impl Place {
         let states = [Free, Open, Closed, Victim, Leaving, Dead];
         let count = |of: LineState| self.lines.iter().filter(|line| line.state == of).count();
         states.map(|state| (state, count(state) as u64)).into_iter()
+    }
+
+    /// A pool in words; `None` without lines.
+    pub(super) fn lines_said(&self, pool: usize, name: &str) -> Option<String> {
+        let region = self.layout.regions.iter().find(|region| region.pool == pool)?;
+        let mut states: Vec<(LineState, u32)> = Vec::new();
+        let (mut lines, mut live, mut of) = (0, 0, 0u64);
+        for line in self.layout.lines_of(pool).map(|line| self.line(line)) {
+            match states.iter_mut().find(|(state, _)| *state == line.state) {
+                Some((_, count)) => *count += 1,
+                None => states.push((line.state, 1)),
+            }
+            lines += 1;
+            live += u64::from(line.valid);
+            of += u64::from(line.chunks) * u64::from(region.chunk_sectors);
+        }
+        states.sort_by_key(|(state, _)| *state as u8);
+        let states =
+            states.iter().map(|(state, n)| format!("{n} {}", format!("{state:?}").to_lowercase()));
+        let states = states.collect::<Vec<_>>().join(", ");
+        let slc = if region.mode == CellMode::Slc { " of SLC" } else { "" };
+        Some(format!("{name}: {lines} lines{slc} ({states}), {live} of {of} sectors live\n"))
     }
 
     /// Sectors that one program holds at most in a pool.

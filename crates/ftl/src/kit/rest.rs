@@ -136,7 +136,7 @@ impl Controller {
         let main = self.place.layout.main();
         let fits = main.chunk_sectors >= (self.reach + 2) * main.unit;
         // Its body would be in lines of several kinds.
-        let fits = fits && self.place.layout.regions.len() == 1;
+        let fits = fits && self.place.layout.leaves_snapshot();
         let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
         // A blank device is found blank at once.
         let any = self.place.opened() > 0;

@@ -299,7 +299,7 @@ fn recovered(r: Recovery, chunks_per_pu: u32) -> Recovered {
     ];
     Recovered {
         found: true,
-        clean: r.clean,
+        clean: Some(r.clean),
         how,
         numbers: numbers.map(|(name, n)| (name.to_string(), n)).into_iter().collect::<Map<_, _>>(),
         lost: r.lost_units.iter().map(|unit| (place(*unit), r.unit)).collect(),

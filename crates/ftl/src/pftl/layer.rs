@@ -6,7 +6,7 @@
 use super::PftlConfig;
 use crate::kit::layer as kit;
 use crate::layer::{
-    Asked, Built, Find, Kind, Later, MountHow, Needs, Pus, Seam, Settings, Side, Stands,
+    Asked, Attribute, Built, Find, Kind, Later, MountHow, Needs, Pus, Seam, Settings, Side, Stands,
 };
 use flashlane_rt::Cx;
 use serde_json::{Value, json};
@@ -81,6 +81,11 @@ impl Kind for PftlKind {
 
     fn described(&self, settings: &Settings) -> Value {
         json!({ "kind": "pftl", "settings": settings })
+    }
+
+    fn attributes(&self) -> &'static [Attribute] {
+        static ALL: [Attribute; 1] = [Attribute::shown("lines")];
+        &ALL
     }
 
     /// Its settings are not on the medium: they are what the drive says.

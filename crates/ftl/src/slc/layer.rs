@@ -97,7 +97,7 @@ impl Kind for SlcKind {
     }
 
     fn attributes(&self) -> &'static [Attribute] {
-        static ALL: [Attribute; 1] = [Attribute::shown("journals")];
+        static ALL: [Attribute; 2] = [Attribute::shown("lines"), Attribute::shown("journals")];
         &ALL
     }
 

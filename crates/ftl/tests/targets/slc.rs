@@ -24,6 +24,14 @@ const WIDE: &str = "name = \"wide\"\nppa = \"2.0\"\n\
     [cells]\nbits = 3\nslc = { read = \"20us\", program = \"200us\", erase = \"2ms\", ws_min = 2 }\n\
     [limits]\nreset_free = true\nreset_open = true\n";
 
+/// One bit per cell also without the mode, which differs in time and in what can be read at once.
+const ONE_BIT: &str = "name = \"one bit\"\nppa = \"2.0\"\n\
+    [geometry]\nchannels = 1\npus_per_channel = 2\nplanes = 1\nchunks_per_pu = 40\n\
+    pages_per_block = 12\nsectors_per_page = 2\nws_min = 2\nws_opt = 2\nmw_cunits = 8\n\
+    [timing]\nread = [\"50us\"]\nprogram = [\"1ms\"]\nerase = \"3ms\"\nchannel_bandwidth = \"400MB\"\n\
+    [cells]\nslc = { read = \"20us\", program = \"200us\", erase = \"2ms\" }\n\
+    [limits]\nreset_free = true\nreset_open = true\n";
+
 const IDLE: Ns = Ns::from_ms(10);
 
 fn config(scheme: Scheme, slc_chunks: u32, journal_lines: Option<u32>) -> SlcConfig {
@@ -163,6 +171,25 @@ fn figure_3_of_the_paper() {
 
 /// A journal that goes round and round in its region: nothing is copied, nothing goes to TLC, also
 /// when the buffer is full.
+/// A chunk in SLC mode can be read as soon as it is written: one that is as long in both modes comes into it,
+/// too.
+#[test]
+fn chunks_of_one_bit_come_into_slc_mode() {
+    let (_, ftl, ssd) =
+        on_drive(ONE_BIT, config(Scheme::Conventional, 4, None), |ftl, cx| async move {
+            for lba in 0..20 {
+                write(&ftl, &cx, lba, 1, false).await;
+            }
+            flush(&ftl, &cx).await;
+            for lba in 0..20 {
+                assert_eq!(read(&ftl, &cx, lba).await, lba << 32 | 1);
+            }
+        });
+    let slc = ssd.counters().slc.expect("it has the mode").programmed_sectors;
+    assert_eq!(slc, ftl.details().slc_programmed.iter().sum::<u64>());
+    assert!(slc >= 20, "{slc}");
+}
+
 #[test]
 fn a_journal_wraps_without_a_copy() {
     let ((), ftl, _) = on_drive(WIDE, config(Scheme::Journal, 6, Some(6)), |ftl, cx| async move {

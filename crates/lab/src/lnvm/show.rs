@@ -16,7 +16,7 @@ use crate::verbs::{VerbError, ask};
 use crate::words::{short, text_of};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
-use flashlane_ftl::layer::{Layer, Recovered};
+use flashlane_ftl::layer::{Layer, Recovered, Side};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
 use flashlane_ocssd::{Device, TargetInfo, TargetState};
@@ -194,14 +194,18 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<InUse<'_>>) -> (String, 
     }
     let running = used.and_then(|used| Some((used.live.layer(&t.name)?, used.cx.now())));
     let kind = kinds::find(&t.kind).filter(|kind| !kind.attributes().is_empty());
-    let Some(kind) = kind.filter(|_| t.state == TargetState::Ready) else {
-        if let Some(settings) = t.settings.as_object() {
-            for (name, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
-                text += &line(name, &plain(value));
-            }
-        }
-        return (text, json);
+    let settings = || {
+        let all = t.settings.as_object().into_iter().flatten();
+        let all = all.filter(|(_, value)| !value.is_null());
+        all.map(|(name, value)| line(name, &plain(value))).collect::<String>()
     };
+    let Some(kind) = kind.filter(|_| t.state == TargetState::Ready) else {
+        return (text + &settings(), json);
+    };
+    // What is inside a drive is told nowhere else.
+    if kind.stands().side == Side::Drive {
+        text += &settings();
+    }
     if in_use && running.is_none() {
         return (text, json); // it is being mounted
     }
@@ -212,8 +216,8 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<InUse<'_>>) -> (String, 
     match found {
         Ok(Shown { bytes, recovery, attributes }) => {
             text += &line("capacity", &Bytes::new(bytes).to_string());
-            let clean = recovery.as_ref().is_some_and(|r| r.clean);
-            if !in_use {
+            let clean = recovery.as_ref().map_or(Some(false), |r| r.clean);
+            if !in_use && let Some(clean) = clean {
                 text += &line("stopped", if clean { "cleanly" } else { "NOT cleanly" });
             }
             for (name, value) in &attributes {

@@ -8,7 +8,7 @@
 //! alike. A line is one chunk on each of `width` PUs that are neighbours in the stripe. The sectors
 //! of a region are numbered line by line, those of a line in stripe order.
 
-use flashlane_base::{FastDiv, Geometry, Location};
+use flashlane_base::{FastDiv, Geometry, Location, mutant};
 use flashlane_ocssd::device::{CellMode, ChunkInfo};
 use std::ops::Range;
 
@@ -64,6 +64,15 @@ pub(in crate::kit) struct Region {
 }
 
 impl Region {
+    /// A chunk is in its mode. Where a cell holds one bit, chunks have one length in both.
+    #[inline]
+    pub(in crate::kit) fn is_mode_of(&self, info: &ChunkInfo) -> bool {
+        match mutant!("slc.mode-by-length") {
+            true => info.length == self.chunk_sectors,
+            false => info.cell == self.mode,
+        }
+    }
+
     /// Line, position, first sector of the unit in the chunk, sector in the unit.
     #[inline]
     fn split(&self, at: u32) -> (u32, u32, u32, u32) {
@@ -199,6 +208,11 @@ impl Layout {
     pub(in crate::kit) fn lines_of(&self, pool: usize) -> impl Iterator<Item = u32> {
         let regions = self.regions.iter().filter(move |r| r.pool == pool);
         regions.flat_map(|r| r.lines.clone())
+    }
+
+    /// A clean stop leaves what the controller knew: a drive of several regions leaves nothing.
+    pub(in crate::kit) fn leaves_snapshot(&self) -> bool {
+        self.regions.len() == 1
     }
 
     /// Positions of a line.

@@ -176,7 +176,7 @@ impl DriveFtl {
         let dump = dump.filter(|d| !d.stopped);
         if dump.is_some() && !mutant!("kit.snapshot-despite-dump") {
             mount.report.no_snapshot = Some("the power went while the device was in use");
-        } else if layout.regions.len() > 1 {
+        } else if !layout.leaves_snapshot() {
             mount.report.no_snapshot = Some("a drive of several regions leaves none");
         } else {
             let shape = Shape::new(capacity as u32, pages.count(), &layout);
@@ -197,8 +197,7 @@ impl DriveFtl {
             mount.step("look for a snapshot");
         }
         mount.close_windows(dump).await;
-        let roots = layout.regions.len() == 1;
-        if dump.is_none() && roots && !mutant!("kit.roots-not-outdated") {
+        if dump.is_none() && layout.leaves_snapshot() && !mutant!("kit.roots-not-outdated") {
             mount.outdate_roots().await;
         }
         mount.step("pad open chunks");
@@ -276,7 +275,7 @@ impl Mount<'_> {
         let wrong = |(line, position): &(u32, u32)| {
             let info = &self.chunks[self.chunk_index(*line, *position)];
             let used = matches!(info.state, ChunkState::Open | ChunkState::Closed);
-            used && info.length != self.layout.of(*line).chunk_sectors
+            used && !self.layout.of(*line).is_mode_of(info)
         };
         match self.layout.chunks().find(wrong).filter(|_| !mutant!("slc.modes-unchecked")) {
             Some((line, position)) => {
