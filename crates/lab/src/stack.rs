@@ -325,8 +325,10 @@ impl Stack {
     /// With `intervals` latencies are also kept over time.
     pub fn subject(&self, begin: Rc<dyn Fn()>, intervals: bool) -> Subject {
         let (me, watched) = (self.clone(), self.clone());
-        let probe: Probe =
-            Rc::new(move |now| Sample::new(&watched.ssd.counters_at(now), watched.layers.gauges()));
+        let probe: Probe = Rc::new(move |now| {
+            let layers = &watched.layers;
+            Sample::new(&watched.ssd.counters_at(now), layers.gauges(), layers.counted())
+        });
         let layers = self.layers.clone();
         let begin: Rc<dyn Fn()> = Rc::new(move || {
             layers.measure();

@@ -182,7 +182,7 @@ pub async fn run_raw(
     let shared = Rc::new(Shared { monitor, stop: Cell::new(false), done: Cell::new(0), total });
     let watched = ssd.clone();
     let probe: Probe =
-        Rc::new(move |now| Sample::new(&watched.counters_at(now), Gauges::default()));
+        Rc::new(move |now| Sample::new(&watched.counters_at(now), Gauges::default(), Vec::new()));
     recorder.borrow_mut().begin(cx.now(), &Watch { probe: Some(probe), intervals });
     begin();
     let cpu_before = CpuSpan::until_now(cx);

@@ -39,6 +39,10 @@ pub struct TimelineReport {
     pub ring_depth_slots: Vec<u64>,
     /// Slots in use in the deepest ring at the end of each.
     pub ring_depth_most_slots: Vec<u64>,
+    /// What layers count that is theirs alone, in each, by layer and name; what never occurred is not
+    /// there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<&'static str, BTreeMap<&'static str, Vec<u64>>>,
 }
 
 /// How often chunks of the target were erased, since the device was new.
@@ -123,10 +127,20 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
         let (users, all) = s.gauges.user_slots?;
         Some(ratio(users, all))
     };
+    let mut layers = BTreeMap::<_, BTreeMap<_, Vec<u64>>>::new();
+    let steps = t.samples().windows(2).flat_map(|w| std::iter::zip(&w[0].counted, &w[1].counted));
+    for ((layer, before), (_, now)) in steps {
+        for (before, now) in std::iter::zip(before, now) {
+            let each = layers.entry(*layer).or_default().entry(now.name).or_default();
+            each.push(now.value.saturating_sub(before.value));
+        }
+    }
+    layers.values_mut().for_each(|all| all.retain(|_, each| each.iter().any(|n| *n > 0)));
     let depths: Vec<(u64, u64)> = ends.iter().map_while(|s| s.gauges.ring_slots).collect();
     TimelineReport {
         ring_depth_slots: depths.iter().map(|(all, _)| *all).collect(),
         ring_depth_most_slots: depths.iter().map(|(_, most)| *most).collect(),
+        layers,
         bucket_ns: t.width().as_ns(),
         programmed_sectors: differences(before.programmed_total(), &|b| b.state.programmed),
         host_written_sectors: differences(before.host_written, &|b| b.state.host_written),

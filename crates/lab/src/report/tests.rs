@@ -79,6 +79,41 @@ fn looking_on_changes_nothing() {
     assert!(unseen.runs.iter().all(|r| r.spans.spans.is_empty()));
 }
 
+/// What a layer counts is the same over time and as a whole; it is drawn where it is.
+#[test]
+fn the_slc_part_over_time_adds_up() {
+    const SLC: &str = "[device]\npreset = \"tiny\"\n[device.geometry]\nchunks_per_pu = 64\n\
+        [[target]]\nkind = \"slc-tlc\"\nover_provisioning_percent = 40\nidle = \"50us\"\nslc_chunks = 12\n\
+        journal_lines = 6\n\
+        [[workload]]\nname = \"data\"\nrw = \"randwrite\"\nbs = \"16KiB\"\nio_size = \"12MiB\"\noffset = \"8MiB\"\n\
+        size = \"16MiB\"\nfsync = 4\nthinktime = \"4ms\"\nthinktime_blocks = 32\n\
+        [[workload]]\nname = \"journal\"\nrw = \"write\"\nbs = \"16KiB\"\nsize = \"3MiB\"\nloops = 5\nfsync = 1\n\
+        [run]\nfill = \"none\"\n";
+    let report = report_of(SLC, &[]);
+    let r = &report.runs[0];
+    let (whole, over_time) = (&r.layers["slc-tlc"], &r.timeline.layers["slc-tlc"]);
+    for name in ["journal_sectors", "to_journal_sectors", "to_buffer_sectors", "migrated_sectors"] {
+        let each = over_time.get(name).unwrap_or_else(|| panic!("{name} in {over_time:?}"));
+        assert_eq!(each.len(), r.timeline.operations.len(), "{name}");
+        let sum: u64 = each.iter().sum();
+        // What leaves the buffer when the last request has ended is in no span.
+        let rest = if name == "migrated_sectors" { 512 } else { 0 };
+        assert!(
+            sum > 0 && (sum..=sum + rest).contains(&whole[name]),
+            "{name}: {sum} of {}",
+            whole[name]
+        );
+    }
+    let others: Vec<&str> =
+        over_time.keys().copied().filter(|name| !whole.contains_key(name)).collect();
+    assert!(others.is_empty(), "{others:?}");
+    let html = report.to_html();
+    for said in ["The SLC part over time", "journal region", "TLC, out of SLC"] {
+        assert!(html.contains(said), "{said}");
+    }
+    assert!(!report_of(EXPERIMENT, &[]).to_html().contains("The SLC part over time"));
+}
+
 /// A device's write buffer is in the results and in words, and nowhere else.
 #[test]
 fn a_write_buffer_of_the_device_is_reported() {

@@ -4,6 +4,7 @@
 //! sample is taken when a request ends, by whoever records that. Never: sums or averages.
 
 use flashlane_base::Ns;
+use flashlane_ftl::layer::Counted;
 use flashlane_ftl::stats::Gauges;
 use flashlane_ocssd::MediaCounters;
 use std::rc::Rc;
@@ -17,15 +18,22 @@ pub struct Sample {
     pub erases: Vec<u64>,
     /// Free room and the limiter's shares now.
     pub gauges: Gauges,
+    /// What layers have counted that is theirs alone.
+    pub counted: Vec<(&'static str, Vec<Counted>)>,
 }
 
 impl Sample {
     /// From what the medium counted up to now.
-    pub fn new(medium: &MediaCounters, gauges: Gauges) -> Sample {
+    pub fn new(
+        medium: &MediaCounters,
+        gauges: Gauges,
+        counted: Vec<(&'static str, Vec<Counted>)>,
+    ) -> Sample {
         Sample {
             dies: medium.dies.iter().map(|d| [d.read, d.program, d.erase]).collect(),
             erases: medium.channel_erases.clone(),
             gauges,
+            counted,
         }
     }
 }

@@ -81,6 +81,7 @@ pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
     figures.extend(slowest(report));
     figures.extend(super::parts::breakdown(report));
     figures.extend(super::causes::amplification(report));
+    figures.extend(super::slc::figure(report));
     figures.push(super::parts::erases(report));
     figures.extend(super::parts::occupancy(report, part));
     figures.extend(room(report));
@@ -128,7 +129,7 @@ pub(super) fn course_table<'a>(
 }
 
 /// Bytes of a range of buckets per second, in MB/s.
-fn rate(bytes: &[u64], ends: &[f64], range: &Range<usize>) -> f64 {
+pub(super) fn rate(bytes: &[u64], ends: &[f64], range: &Range<usize>) -> f64 {
     let from = if range.start == 0 { 0.0 } else { ends[range.start - 1] };
     let time = ends[range.end - 1] - from;
     let sum: u64 = bytes[range.clone()].iter().sum();

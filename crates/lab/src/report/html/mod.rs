@@ -5,7 +5,7 @@
 //! text alternative and a table; the same report gives the same bytes, whatever time it took.
 //! Never: computes a number.
 //!
-//! [`figures`], [`causes`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
+//! [`figures`], [`causes`], [`slc`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
 //! [`page`] the text around them.
 
 mod causes;
@@ -14,6 +14,7 @@ mod contention;
 mod figures;
 mod page;
 mod parts;
+mod slc;
 pub(crate) mod svg;
 
 use super::numbers::Report;
