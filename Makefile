@@ -55,8 +55,9 @@ interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
 interleave-long: ## The same, SCHEDULE_SECONDS (600) for each of its tests, from FLASHLANE_SEED (0)
 	FLASHLANE_SECONDS=$(or $(SCHEDULE_SECONDS),600) $(MAKE) interleave
 
+# They are small: not optimized they are there, and done, sooner.
 models: ## Single structures under loom
-	$(CARGO) test --workspace --features flashlane-ftl/loom --test models
+	CARGO_PROFILE_DEV_OPT_LEVEL=0 $(CARGO) test --workspace --features flashlane-ftl/loom --test models
 
 # Results are kept in target/mutants.tsv, for this very program: the next call goes on where this one stopped.
 mutants: ## Break every safety rule: what catches it, and how soon

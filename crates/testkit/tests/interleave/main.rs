@@ -21,19 +21,19 @@ use target::Life;
 /// One life: create, fight, stop, walk, laws.
 #[test]
 fn qblk_stopped() {
-    explore("qblk_stopped", 400, |seed| target::run(seed, Life::Stopped));
+    explore("qblk_stopped", 270, |seed| target::run(seed, Life::Stopped));
 }
 
 /// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
 #[test]
 fn qblk_cut() {
-    explore("qblk_cut", 600, |seed| target::run(seed, Life::Cut));
+    explore("qblk_cut", 320, |seed| target::run(seed, Life::Cut));
 }
 
 /// Little spare room: lines are collected and chunks reused under the readers.
 #[test]
 fn qblk_collecting() {
-    let done = explore("qblk_collecting", 70, |seed| target::run(seed, Life::Collecting));
+    let done = explore("qblk_collecting", 30, |seed| target::run(seed, Life::Collecting));
     let collected = target::COLLECTED.load(Ordering::SeqCst);
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
@@ -42,7 +42,7 @@ fn qblk_collecting() {
 /// As little spare as works and no bad chunk: whatever the cores do meanwhile, nobody gives up.
 #[test]
 fn qblk_full() {
-    let done = explore("qblk_full", 20, |seed| target::run(seed, Life::Full));
+    let done = explore("qblk_full", 10, |seed| target::run(seed, Life::Full));
     let collected = target::COLLECTED_FULL.load(Ordering::SeqCst);
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
@@ -51,13 +51,13 @@ fn qblk_full() {
 /// Two lives: a discard against a write, another discard and a flush, and what was read behind them is there.
 #[test]
 fn qblk_discards() {
-    explore("qblk_discards", 500, |seed| target::run(seed, Life::Discards));
+    explore("qblk_discards", 250, |seed| target::run(seed, Life::Discards));
 }
 
 /// A life before, and behind a mount a discard against a write, a flush and another discard.
 #[test]
 fn qblk_mounted_discard() {
-    explore("qblk_mounted_discard", 200, |seed| target::run(seed, Life::MountedDiscard));
+    explore("qblk_mounted_discard", 100, |seed| target::run(seed, Life::MountedDiscard));
 }
 
 /// Two cores, one of which frees what the other has looked up.
