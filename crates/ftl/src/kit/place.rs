@@ -381,7 +381,7 @@ impl Place {
         let next_of = |line: u32, position: u32| {
             let (region, info) = (layout.of(line), self.info(stock, line, position));
             match info.state {
-                _ if !region.is_mode_of(&info) => region.chunk_sectors,
+                _ if !region.is_mode_of(info) => region.chunk_sectors,
                 ChunkState::Free | ChunkState::Open => {
                     info.write_pointer.next_multiple_of(region.grain)
                 }
