@@ -83,14 +83,15 @@ allow trace "base detect"
 allow serve "base rt ftl"
 allow lab "base rt media ocssd ftl stack trace serve"
 allow files "base"
-allow cli "base rt media ocssd ftl lab testkit files"
+allow ext4 "base"
+allow cli "base rt media ocssd ftl lab testkit files ext4"
 allow testkit "base rt media ocssd ftl stack"
 allow model ""
 
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | detect | files | trace | serve | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | detect | ext4 | files | trace | serve | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

@@ -144,6 +144,19 @@ The numbers are Filebench's own where nothing else is said. The set of files and
 numbers come from the seed. A set that is used again must have been made with the same settings.
 Exit codes: 0 done, 2 not done, 130 interrupted with a partial result.")]
     Filebench(Filebench),
+    /// Discard the blocks of ext4's inode tables in which nothing lives any more
+    #[command(after_help = "\
+Examples:
+  flashlane idiscard disk.img               what there is; nothing is written
+  flashlane idiscard disk.img --list
+  flashlane idiscard /dev/loop0 --apply
+  flashlane idiscard disk.img --json -
+
+ext4 tells a drive of removed files' data, and never of their inodes. A block of inodes is dead when no
+inode in it is used: the kernel takes it as zeros then, without reading it. A file system that is mounted,
+was not unmounted or has errors is refused.
+Exit codes: 0 done, 2 not done, 130 interrupted with a partial result.")]
+    Idiscard(Idiscard),
     /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
@@ -596,6 +609,21 @@ pub(crate) struct Reproduce {
     /// Simulations at a time, each with the memory of a device; changes no number; all cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Idiscard {
+    /// File or block device with an ext4 file system
+    #[arg(value_name = "IMAGE-OR-BLOCKDEV", value_hint = ValueHint::FilePath)]
+    pub(crate) medium: PathBuf,
+    /// Discard the dead blocks; without it nothing is written
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// Say where the dead blocks are
+    #[arg(long)]
+    pub(crate) list: bool,
+    #[command(flatten)]
+    pub(crate) json: AsJson,
 }
 
 #[derive(ClapArgs)]

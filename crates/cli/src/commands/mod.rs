@@ -5,6 +5,7 @@ mod check;
 mod compare;
 mod drive;
 mod filebench;
+mod idiscard;
 mod lnvm;
 mod reproduce;
 mod run;
@@ -36,6 +37,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Torture(torture)) => torture::torture(&torture),
         Some(Command::Bench(bench)) => bench::bench(&bench),
         Some(Command::Filebench(f)) => filebench::filebench(&f),
+        Some(Command::Idiscard(i)) => idiscard::idiscard(&i),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Serve(serve)) => serve::serve(serve),

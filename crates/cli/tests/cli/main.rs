@@ -10,6 +10,7 @@ mod filebench;
 mod files;
 mod fuse;
 mod harness;
+mod idiscard;
 mod inject;
 mod kill;
 mod layers;
