@@ -150,11 +150,13 @@ Examples:
   flashlane idiscard disk.img               what there is; nothing is written
   flashlane idiscard disk.img --list
   flashlane idiscard /dev/loop0 --apply
+  flashlane idiscard /dev/loop0 --apply --journal
   flashlane idiscard disk.img --json -
 
 ext4 tells a drive of removed files' data, and never of their inodes. A block of inodes is dead when no
-inode in it is used: the kernel takes it as zeros then, without reading it. A file system that is mounted,
-was not unmounted or has errors is refused.
+inode in it is used: the kernel takes it as zeros then, without reading it. Behind an unmount the journal is
+empty: what it holds was written to its place. A file system that is mounted, was not unmounted or has errors
+is refused.
 Exit codes: 0 done, 2 not done, 130 interrupted with a partial result.")]
     Idiscard(Idiscard),
     /// Look at a trace, check it, convert it
@@ -619,6 +621,9 @@ pub(crate) struct Idiscard {
     /// Discard the dead blocks; without it nothing is written
     #[arg(long)]
     pub(crate) apply: bool,
+    /// Discard the blocks of the empty journal, too
+    #[arg(long)]
+    pub(crate) journal: bool,
     /// Say where the dead blocks are
     #[arg(long)]
     pub(crate) list: bool,

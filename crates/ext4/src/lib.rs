@@ -10,16 +10,20 @@
 //!
 //! The way through it: [`Volume`] gives bytes, [`Superblock`] says where everything is, [`Group`] where the
 //! bitmap and the inodes of a block group are, [`Tables`] goes over all of them and says of each block of
-//! inodes what it is ([`Table`]).
+//! inodes what it is ([`Table`]). Beside them [`Journal`] says where the journal lies, and whether it is empty.
 
 mod bytes;
+mod extent;
 mod group;
 mod inode;
+mod journal;
 mod superblock;
 mod tables;
 
+pub use extent::Extent;
 pub use group::{Group, GroupFlags};
 pub use inode::Inode;
+pub use journal::Journal;
 pub use superblock::{Feature, Superblock};
 pub use tables::{Counts, Doubt, Run, Table, Tables};
 

@@ -94,6 +94,8 @@ pub struct Superblock {
     pub has_errors: bool,
     /// Of all checksums of metadata.
     pub seed: u32,
+    /// The journal's; 0 where it is on another device.
+    pub journal_inode: u32,
     features: [u32; 3],
     first_meta_group: u32,
     backup_groups: [u32; 2],
@@ -217,6 +219,7 @@ impl Superblock {
             is_clean: state & 1 != 0,
             has_errors: state & 6 != 0,
             seed,
+            journal_inode: le32(bytes, 0xe0),
             features,
             first_meta_group: le32(bytes, 0x104),
             backup_groups: [le32(bytes, 0x24c), le32(bytes, 0x250)],

@@ -25,6 +25,8 @@ pub enum Doubt {
     Bitmap,
     /// An inode has links, and its bit is clear.
     Links,
+    /// The journal can't be found, or is none.
+    Journal,
 }
 
 impl fmt::Display for Doubt {
@@ -33,6 +35,7 @@ impl fmt::Display for Doubt {
             Doubt::Descriptor => "the group's descriptor can't be right",
             Doubt::Bitmap => "the checksum of the inode bitmap is wrong",
             Doubt::Links => "an inode has links, and its bit is clear",
+            Doubt::Journal => "the journal's inode, its blocks or its superblock can't be right",
         })
     }
 }

@@ -298,6 +298,73 @@ fn what_does_not_fit_together_is_in_doubt() {
     assert!(matches!(Superblock::read(&good[..8 << 20]), Err(Ext4Error::Superblock(_))));
 }
 
+/// Where `debugfs` says that the journal's blocks lie, its tree's among them.
+#[test]
+fn a_journal_lies_where_debugfs_says() {
+    if !has_tools() {
+        return;
+    }
+    for (options, size) in [
+        ("-b 4096 -J size=16", "100M"),
+        ("-b 1024 -J size=8", "64M"),
+        ("-b 1024 -J size=4 -O ^extents,^metadata_csum,^64bit,^flex_bg", "64M"),
+        ("-b 1024 -J size=12 -I 128 -O ^extents,^64bit", "64M"),
+        ("-b 4096 -J size=8 -O fast_commit", "64M"),
+    ] {
+        let made = made(options, size);
+        let bytes = made.bytes();
+        let sb = Superblock::read(&bytes[..]).expect("a file system");
+        let journal = Journal::read(&bytes[..], &sb).expect("it is read").expect("there is one");
+        let journal = journal.expect("it is good");
+        assert!(journal.is_empty, "{options}");
+        let told = output(Command::new("debugfs").args(["-R", "blocks <8>"]).arg(&made.image));
+        let told: BTreeSet<u64> =
+            told.split_whitespace().map(|n| n.parse().expect("one")).collect();
+        let of = |extents: &mut dyn Iterator<Item = Extent>| -> BTreeSet<u64> {
+            extents.flat_map(|e| e.first..e.first + u64::from(e.blocks)).collect()
+        };
+        let mine = of(&mut journal.extents.iter().copied());
+        // `debugfs` has the blocks of numbers beside them: one of 256, of 256 more a level.
+        let trees = told.difference(&mine).count();
+        assert!(mine.is_subset(&told) && trees < 60, "{options}: {mine:?}");
+        let want: u64 = options
+            .split("size=")
+            .nth(1)
+            .expect("a size")
+            .split(' ')
+            .next()
+            .and_then(|size| size.parse().ok())
+            .expect("a number");
+        let blocks = (want << 20) / u64::from(sb.block_bytes);
+        // A journal with fast commits has room for these beside.
+        assert!((mine.len() as u64).abs_diff(blocks) <= blocks / 8, "{options}: {}", mine.len());
+        let log = of(&mut journal.log());
+        assert_eq!(log.len() + 1, mine.len());
+        assert_eq!(
+            bytes[mine.difference(&log).copied().min().expect("one") as usize
+                * sb.block_bytes as usize..][..4],
+            0xc03b_3998_u32.to_be_bytes(),
+            "{options}"
+        );
+    }
+    // No journal; one with something in it; one whose inode is damaged.
+    let bytes = made("-O ^has_journal", "16M").bytes();
+    let sb = Superblock::read(&bytes[..]).expect("a file system");
+    assert_eq!(Journal::read(&bytes[..], &sb).expect("it is read"), None);
+    let made = made("-b 1024 -J size=4", "32M");
+    let good = made.bytes();
+    let sb = Superblock::read(&good[..]).expect("a file system");
+    let group = Group::read(&good[..], &sb, 0).expect("it is read").expect("it is good");
+    let inode = (group.inode_table * 1024 + 7 * u64::from(sb.inode_bytes)) as usize;
+    let mut bytes = good.clone();
+    bytes[inode + 0x28 + 12 + 8] ^= 1;
+    assert!(matches!(Journal::read(&bytes[..], &sb), Ok(Some(Err(Doubt::Journal)))));
+    made.debugfs("journal_open\njournal_write -b 9000 /dev/zero\njournal_close\n");
+    let bytes = made.bytes();
+    let full = Journal::read(&bytes[..], &sb).expect("it is read").expect("there is one");
+    assert!(!full.expect("it is good").is_empty);
+}
+
 /// A superblock's bytes without a checksum, so that what is changed in it is believed.
 fn small(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 16];
@@ -315,13 +382,35 @@ fn small(rng: &mut Rng) -> Vec<u8> {
         (0x4c, 1, 4),
         (0x54, 11, 4),
         (0x58, 128, 2),
+        (0x5c, 4, 4), // has_journal, inode 8
+        (0xe0, 8, 4),
     ] {
         put(at, value, width);
     }
     put(1024 + 0x4, 3, 4);
     put(1024 + 0x8, 4, 4);
+    let mut put = |at: usize, value: u32| bytes[at..][..4].copy_from_slice(&value.to_le_bytes());
+    const JOURNAL: usize = 4 * 1024 + 7 * 128;
+    // A tree of one level: its node is block 9, and has two extents.
+    put(JOURNAL + 0x20, 0x8_0000);
+    for (at, entries, depth) in [(JOURNAL + 0x28, 1, 1), (9 * 1024, 2, 0)] {
+        put(at, 0xf30a | entries << 16);
+        put(at + 4, 4 | depth << 16);
+    }
+    put(JOURNAL + 0x28 + 12 + 4, 9);
+    for (i, first) in [(0, 20), (1, 40)] {
+        let at = 9 * 1024 + 12 + 12 * i;
+        put(at, 8 * i as u32);
+        put(at + 4, 8);
+        put(at + 8, first);
+    }
+    for (at, word) in [(0, 0xc03b_3998_u32), (4, 4), (0xc, 1024)] {
+        put(20 * 1024 + at, word.swap_bytes());
+    }
     for _ in 0..rng.below(6) {
-        let at = 1024 + rng.below(1100) as usize;
+        let places = [(1024, 1100), (JOURNAL, 128), (9 * 1024, 40), (20 * 1024, 64)];
+        let (from, len) = places[rng.below(4) as usize];
+        let at = from + rng.below(len) as usize;
         bytes[at] = rng.below(256) as u8;
     }
     bytes
@@ -339,6 +428,15 @@ fn a_small_one_made_by_hand_is_read() {
         }
     };
     assert_eq!(runs(&bytes).2.all(), 4);
+    let found = (0..200).filter(|seed| {
+        let bytes = small(&mut Rng::stream(*seed, "ext4", 0));
+        let sb = Superblock::read(&bytes[..]);
+        sb.is_ok_and(
+            |sb| matches!(Journal::read(&bytes[..], &sb), Ok(Some(Ok(j))) if j.extents.len() == 2),
+        )
+    });
+    let found = found.count();
+    assert!((20..180).contains(&found), "{found} of 200 are still good");
 }
 
 proptest! {
@@ -363,6 +461,9 @@ proptest! {
                 if groups == 64 {
                     break;
                 }
+            }
+            if let Ok(Some(Ok(journal))) = Journal::read(&bytes[..], &sb) {
+                prop_assert!(journal.extents.iter().all(|e| e.first + u64::from(e.blocks) <= sb.blocks));
             }
         }
     }

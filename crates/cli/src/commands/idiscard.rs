@@ -9,7 +9,7 @@ use crate::args::Idiscard;
 use crate::output::Results;
 use crate::watch::Interrupt;
 use anyhow::{Context, Result, bail};
-use flashlane_ext4::{Doubt, Ext4Error, Run, Superblock, Table, Tables, Volume};
+use flashlane_ext4::{Doubt, Ext4Error, Extent, Journal, Run, Superblock, Table, Tables, Volume};
 use flashlane_files::Bytes;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use serde_json::{Value, json};
@@ -71,9 +71,29 @@ impl Medium {
         Ok(Medium { file, bytes })
     }
 
-    fn discard(&self, at: u64, bytes: u64) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.file, flags, at, bytes)?)
+    /// Blocks that read as zeros from now on.
+    fn discard(&self, sb: &Superblock, first: u64, blocks: u32) -> Result<()> {
+        let (flags, size) =
+            (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, u64::from(sb.block_bytes));
+        fallocate(&self.file, flags, first * size, u64::from(blocks) * size)
+            .with_context(|| format!("blocks {first} and on can't be discarded"))
+    }
+
+    /// Runs of an extent's blocks, and whether they are zeros.
+    fn contents(&self, sb: &Superblock, extent: Extent) -> Result<Vec<(Extent, bool)>> {
+        let (mut runs, mut block): (Vec<(Extent, bool)>, _) =
+            (Vec::new(), vec![0; sb.block_bytes as usize]);
+        for i in 0..extent.blocks {
+            let first = extent.first + u64::from(i);
+            let at = first * u64::from(sb.block_bytes);
+            self.read_at(at, &mut block).with_context(|| format!("byte {at} can't be read"))?;
+            let zeros = block.iter().all(|byte| *byte == 0);
+            match runs.last_mut() {
+                Some((run, same)) if *same == zeros => run.blocks += 1,
+                _ => runs.push((Extent { logical: extent.logical + i, first, blocks: 1 }, zeros)),
+            }
+        }
+        Ok(runs)
     }
 
     /// What may lie there in place of a file system, with what to do about it.
@@ -135,15 +155,7 @@ pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
                     *found.doubts.entry(doubt).or_default() += u64::from(run.blocks);
                 }
                 Table::Dead if args.apply => {
-                    let size = u64::from(sb.block_bytes);
-                    medium.discard(run.first * size, u64::from(run.blocks) * size).map_err(
-                        |error| {
-                            anyhow::anyhow!(
-                                "{name}: blocks {} and on can't be discarded: {error}; before them {} were",
-                                run.first, found.discarded
-                            )
-                        },
-                    )?;
+                    medium.discard(&sb, run.first, run.blocks).with_context(|| name.to_string())?;
                     found.discarded += u64::from(run.blocks);
                 }
                 _ => {}
@@ -157,7 +169,10 @@ pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
             break;
         }
     }
-    if found.discarded > 0 {
+    if !found.partial {
+        found.journal(args, &medium, &sb).with_context(|| name.to_string())?;
+    }
+    if found.discarded + found.log.discarded > 0 {
         medium.file.sync_all().with_context(|| format!("cannot sync {name}"))?;
     }
     // A table whose place is not known makes no run.
@@ -178,8 +193,20 @@ struct Found {
     doubts: BTreeMap<Doubt, u64>,
     /// Blocks.
     discarded: u64,
+    log: Log,
     /// Ended by Ctrl-C.
     partial: bool,
+}
+
+/// Blocks of the journal, but for its superblock.
+#[derive(Default)]
+struct Log {
+    /// They matter: the journal is to be replayed.
+    live: u64,
+    /// They hold what was written to its place long ago.
+    dead: u64,
+    zeros: u64,
+    discarded: u64,
 }
 
 fn uuid(bytes: &[u8; 16]) -> String {
@@ -189,6 +216,37 @@ fn uuid(bytes: &[u8; 16]) -> String {
 }
 
 impl Found {
+    /// Looks at the journal, and discards what it holds where that is wanted.
+    fn journal(&mut self, args: &Idiscard, medium: &Medium, sb: &Superblock) -> Result<()> {
+        let journal = match Journal::read(medium, sb)? {
+            Some(Ok(journal)) => journal,
+            Some(Err(doubt)) => {
+                self.doubts.insert(doubt, 0);
+                return Ok(());
+            }
+            None => return Ok(()),
+        };
+        for extent in journal.log() {
+            if !journal.is_empty {
+                self.log.live += u64::from(extent.blocks);
+                continue;
+            }
+            for (run, zeros) in medium.contents(sb, extent)? {
+                let blocks = u64::from(run.blocks);
+                if zeros {
+                    self.log.zeros += blocks;
+                    continue;
+                }
+                self.log.dead += blocks;
+                if args.apply && args.journal {
+                    medium.discard(sb, run.first, run.blocks)?;
+                    self.log.discarded += blocks;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn to_text(&self, args: &Idiscard, sb: &Superblock) -> String {
         let (c, size) = (&self.counts, u64::from(sb.block_bytes));
         let label = if sb.label.is_empty() { String::new() } else { format!(" `{}`", sb.label) };
@@ -212,8 +270,16 @@ impl Found {
         row("  dead", c.dead, "no inode in it is used, and it holds what they were");
         row("  zeros", c.zeros, "never written, or discarded");
         row("  in doubt", c.doubtful, "left alone");
+        let log = &self.log;
+        if log.live + log.dead + log.zeros > 0 {
+            row("journal", log.live + log.dead + log.zeros, "");
+            row("  live", log.live, "to be replayed");
+            row("  dead", log.dead, "written to its place, and still here");
+            row("  zeros", log.zeros, "never written, or discarded");
+        }
         for (doubt, blocks) in &self.doubts {
-            let _ = writeln!(text, "              {blocks:>10}  {doubt}");
+            let blocks = if *blocks > 0 { format!("{blocks} blocks: ") } else { String::new() };
+            let _ = writeln!(text, "in doubt: {blocks}{doubt}");
         }
         if args.list && !self.dead.is_empty() {
             let _ = writeln!(
@@ -233,11 +299,15 @@ impl Found {
         if self.partial {
             text += "interrupted: groups behind that were not looked at\n";
         }
-        text += &match (args.apply, c.dead) {
-            (true, _) => format!("{} blocks were discarded\n", self.discarded),
+        let dead = c.dead + if args.journal { log.dead } else { 0 };
+        text += &match (args.apply, dead) {
+            (true, _) => format!("{} blocks were discarded\n", self.discarded + log.discarded),
             (false, 0) => "nothing is dead: there is nothing to discard\n".to_string(),
             (false, _) => "nothing was written: `--apply` discards the dead blocks\n".to_string(),
         };
+        if log.dead > 0 && !args.journal {
+            text += "the journal's stay: `--journal` is for these\n";
+        }
         text
     }
 
@@ -272,10 +342,16 @@ impl Found {
                 "zeros": c.zeros,
                 "in_doubt": c.doubtful,
             },
+            "journal_blocks": {
+                "all": self.log.live + self.log.dead + self.log.zeros,
+                "live": self.log.live,
+                "dead": self.log.dead,
+                "zeros": self.log.zeros,
+            },
             "doubts": doubts,
             "dead": dead.collect::<Vec<_>>(),
             "applied": args.apply,
-            "discarded_blocks": self.discarded,
+            "discarded_blocks": self.discarded + self.log.discarded,
             "partial": self.partial,
         });
         format!("{result:#}\n")

@@ -54,6 +54,44 @@ fn dead_blocks_are_found_and_discarded() {
     says(&h.run("idiscard disk.img --apply").good().out, &["0 blocks were discarded"]);
 }
 
+/// What a journal holds behind an unmount is dead; its superblock is not, and neither is what is to be replayed.
+#[test]
+fn an_empty_journal_is_discarded_where_that_is_wanted() {
+    let h = here();
+    fs::File::create(h.path("disk.img")).expect("a file");
+    let options = "-q -F -t ext4 -b 1024 -J size=4 disk.img 32M";
+    let Some(_) = tool(&h, "mke2fs", &options.split(' ').collect::<Vec<_>>()) else {
+        skip("e2fsprogs", "mke2fs and debugfs are not here");
+        return;
+    };
+    let write = "journal_open\njournal_write -b 9000,9001,9002 /dev/urandom\njournal_close\n";
+    fs::write(h.path("script"), write).expect("a script");
+    tool(&h, "debugfs", &["-w", "-f", "script", "disk.img"]).expect("it is written");
+    h.run("idiscard disk.img --apply --journal").refused(2, &["journal has to be replayed first"]);
+    // The replay leaves it empty, and its blocks as they are.
+    Command::new("e2fsck")
+        .args(["-f", "-y", "disk.img"])
+        .current_dir(h.path(""))
+        .output()
+        .expect("it runs");
+    let json = h.run("idiscard disk.img --json -").good().json();
+    let of = |json: &serde_json::Value, key: &str| {
+        json["journal_blocks"][key].as_u64().expect("a number")
+    };
+    assert_eq!((of(&json, "all"), of(&json, "live")), (4095, 0), "{json:#}");
+    let dead = of(&json, "dead");
+    assert!(dead > 2, "{json:#}");
+    says(
+        &h.run("idiscard disk.img --apply").good().out,
+        &["0 blocks were discarded", "`--journal`"],
+    );
+    let done = h.run("idiscard disk.img --apply --journal").good().out;
+    says(&done, &[&format!("{dead} blocks were discarded")]);
+    let json = h.run("idiscard disk.img --json -").good().json();
+    assert_eq!((of(&json, "dead"), of(&json, "zeros")), (0, 4095));
+    tool(&h, "e2fsck", &["-f", "-n", "disk.img"]).expect("it is sound");
+}
+
 #[test]
 fn a_file_system_that_is_in_use_is_refused() {
     let h = here();
