@@ -130,7 +130,7 @@ fn loop_device_of(path: &Path) -> Option<String> {
 
 pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
     let name = args.medium.display();
-    let json = args.json.open(&[args.medium.clone()])?;
+    let json = args.json.open(std::slice::from_ref(&args.medium))?;
     let medium = Medium::open(&args.medium, args.apply)?;
     let sb = Superblock::read(&medium).map_err(|error| {
         let other = match &error {
