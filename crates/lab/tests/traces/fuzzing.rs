@@ -11,7 +11,7 @@ const BYTES_MAX: usize = 160 << 20;
 /// What a block may, with what is written of it again: its own size a few times over.
 const BLOCK_BYTES_MAX: usize = 4 << 20;
 /// Targets whose inputs are no text.
-const BINARY: [&str; 5] = ["parquet", "blktrace", "image", "image-header", "image-table"];
+const BINARY: [&str; 6] = ["parquet", "blktrace", "image", "image-header", "image-table", "ext4"];
 /// Blocks on the medium. A fault plan is text.
 const BLOCKS: [&str; 7] =
     ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard"];
