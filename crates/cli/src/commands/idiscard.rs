@@ -11,6 +11,7 @@ use crate::watch::Interrupt;
 use anyhow::{Context, Result, bail};
 use flashlane_ext4::{Doubt, Ext4Error, Extent, Journal, Run, Superblock, Table, Tables, Volume};
 use flashlane_files::Bytes;
+use flashlane_ocssd::image::MAGIC;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -104,6 +105,10 @@ impl Medium {
             () if &head[512..520] == b"EFI PART" || head[510..512] == [0x55, 0xaa] => Some(
                 "it looks like it has a partition table: name the partition (`losetup -P` makes a \
                  device of each of a file's)",
+            ),
+            () if head[..MAGIC.len()] == MAGIC[..] => Some(
+                "it is a drive of flashlane: serve one of its targets by FUSE (`flashlane serve`), and put a \
+                 loop device on that file",
             ),
             () if &head[..6] == b"LUKS\xba\xbe" => {
                 Some("it is encrypted (LUKS): name the open volume")

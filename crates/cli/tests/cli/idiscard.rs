@@ -112,6 +112,9 @@ fn a_file_system_that_is_in_use_is_refused() {
 fn what_is_no_ext4_is_refused_and_left_alone() {
     let h = here();
     h.run("idiscard none.img").refused(2, &["none.img"]);
+    h.run("drive create drive.img --preset tiny").good();
+    h.run("idiscard drive.img")
+        .refused(2, &["drive.img", "a drive of flashlane", "flashlane serve"]);
     h.run("idiscard . --apply").refused(2, &["neither a file nor a block device"]);
     let head = |bytes: &[(usize, &[u8])]| {
         let mut all = vec![0; 1 << 20];
