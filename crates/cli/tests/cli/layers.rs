@@ -41,6 +41,7 @@ fn alike(run: &serde_json::Value) -> serde_json::Value {
     let mut run = run.clone();
     let all = run.as_object_mut().expect("an object");
     all.remove("layers");
+    all["timeline"].as_object_mut().expect("an object").remove("layers");
     all.remove("name");
     run
 }
