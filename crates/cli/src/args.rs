@@ -624,6 +624,9 @@ pub(crate) struct Idiscard {
     /// Discard the blocks of the empty journal, too
     #[arg(long)]
     pub(crate) journal: bool,
+    /// Discard what holds zeros, too: it reads the same, and takes no page of flash
+    #[arg(long)]
+    pub(crate) zeros: bool,
     /// Say where the dead blocks are
     #[arg(long)]
     pub(crate) list: bool,

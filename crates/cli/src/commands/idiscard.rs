@@ -159,6 +159,11 @@ pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
                 Table::Doubtful(doubt) => {
                     *found.doubts.entry(doubt).or_default() += u64::from(run.blocks);
                 }
+                // What reads as zeros does so behind it, too.
+                Table::Zeros if args.apply && args.zeros => {
+                    medium.discard(&sb, run.first, run.blocks).with_context(|| name.to_string())?;
+                    found.zeros += u64::from(run.blocks);
+                }
                 Table::Dead if args.apply => {
                     medium.discard(&sb, run.first, run.blocks).with_context(|| name.to_string())?;
                     found.discarded += u64::from(run.blocks);
@@ -177,7 +182,7 @@ pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
     if !found.partial {
         found.journal(args, &medium, &sb).with_context(|| name.to_string())?;
     }
-    if found.discarded + found.log.discarded > 0 {
+    if found.discarded + found.zeros + found.log.discarded > 0 {
         medium.file.sync_all().with_context(|| format!("cannot sync {name}"))?;
     }
     // A table whose place is not known makes no run.
@@ -198,6 +203,8 @@ struct Found {
     doubts: BTreeMap<Doubt, u64>,
     /// Blocks.
     discarded: u64,
+    /// Blocks of zeros that were discarded.
+    zeros: u64,
     log: Log,
     /// Ended by Ctrl-C.
     partial: bool,
@@ -238,15 +245,16 @@ impl Found {
             }
             for (run, zeros) in medium.contents(sb, extent)? {
                 let blocks = u64::from(run.blocks);
-                if zeros {
-                    self.log.zeros += blocks;
-                    continue;
-                }
-                self.log.dead += blocks;
-                if args.apply && args.journal {
+                let discards = args.apply && if zeros { args.zeros } else { args.journal };
+                if discards {
                     medium.discard(sb, run.first, run.blocks)?;
-                    self.log.discarded += blocks;
                 }
+                let (all, gone) = match zeros {
+                    true => (&mut self.log.zeros, &mut self.zeros),
+                    false => (&mut self.log.dead, &mut self.log.discarded),
+                };
+                *all += blocks;
+                *gone += if discards { blocks } else { 0 };
             }
         }
         Ok(())
@@ -305,10 +313,14 @@ impl Found {
             text += "interrupted: groups behind that were not looked at\n";
         }
         let dead = c.dead + if args.journal { log.dead } else { 0 };
-        text += &match (args.apply, dead) {
-            (true, _) => format!("{} blocks were discarded\n", self.discarded + log.discarded),
-            (false, 0) => "nothing is dead: there is nothing to discard\n".to_string(),
-            (false, _) => "nothing was written: `--apply` discards the dead blocks\n".to_string(),
+        let gone = self.discarded + log.discarded;
+        text += &match (args.apply, args.zeros) {
+            (true, true) => {
+                format!("{gone} blocks were discarded, and {} of zeros\n", self.zeros)
+            }
+            (true, false) => format!("{gone} blocks were discarded\n"),
+            (false, _) if dead == 0 => "nothing is dead: there is nothing to discard\n".into(),
+            (false, _) => "nothing was written: `--apply` discards the dead blocks\n".into(),
         };
         if log.dead > 0 && !args.journal {
             text += "the journal's stay: `--journal` is for these\n";
@@ -357,6 +369,7 @@ impl Found {
             "dead": dead.collect::<Vec<_>>(),
             "applied": args.apply,
             "discarded_blocks": self.discarded + self.log.discarded,
+            "discarded_zeros": self.zeros,
             "partial": self.partial,
         });
         format!("{result:#}\n")

@@ -52,6 +52,11 @@ fn dead_blocks_are_found_and_discarded() {
     tool(&h, "e2fsck", &["-f", "-n", "disk.img"]).expect("it is sound");
     says(&h.run("idiscard disk.img").good().out, &["nothing is dead"]);
     says(&h.run("idiscard disk.img --apply").good().out, &["0 blocks were discarded"]);
+    // Zeros stay zeros, and take no room any more.
+    let zeros = h.run("idiscard disk.img --json -").good().json()["inode_blocks"]["zeros"].clone();
+    let done = h.run("idiscard disk.img --apply --zeros").good().out;
+    says(&done, &[&format!("0 blocks were discarded, and {zeros} of zeros")]);
+    assert!(fs::read(h.path("disk.img")).expect("an image") == want);
 }
 
 /// What a journal holds behind an unmount is dead; its superblock is not, and neither is what is to be replayed.
