@@ -10,15 +10,6 @@ use crate::superblock::crc32c_of;
 use crate::{Doubt, Ext4Error, Feature, Superblock, Volume};
 use flashlane_base::mutant;
 
-/// What a descriptor says of what was never written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GroupFlags {
-    /// No inode of the group was ever used; its bitmap isn't on the medium.
-    pub inodes_uninit: bool,
-    /// The inode table was zeroed.
-    pub table_zeroed: bool,
-}
-
 /// What a group's descriptor says of its inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -27,7 +18,8 @@ pub struct Group {
     pub inode_bitmap: u64,
     /// First block of the inode table.
     pub inode_table: u64,
-    pub flags: GroupFlags,
+    /// No inode of the group was ever used; its bitmap isn't on the medium.
+    pub inodes_uninit: bool,
     /// Inodes at the end of the table that were never used.
     pub unused: u32,
     bitmap_sum: u32,
@@ -61,8 +53,11 @@ impl Group {
         Ok(Group::parse(&bytes, sb, number).ok_or(Doubt::Descriptor))
     }
 
-    /// From the bytes of a descriptor.
+    /// From the bytes of a descriptor; `None` if they can't be one.
     pub fn parse(bytes: &[u8], sb: &Superblock, number: u32) -> Option<Group> {
+        if bytes.len() < SUM.end {
+            return None;
+        }
         let wide = sb.has(Feature::WIDE);
         let sums = sb.has(Feature::METADATA_CSUM) || sb.has(Feature::GDT_CSUM);
         let good = !sums || Group::sum(bytes, sb, number) == le16(bytes, SUM.start);
@@ -83,7 +78,7 @@ impl Group {
             number,
             inode_bitmap: place(0x4, 0x24),
             inode_table: place(0x8, 0x28),
-            flags: GroupFlags { inodes_uninit: flags & 1 != 0, table_zeroed: flags & 4 != 0 },
+            inodes_uninit: flags & 1 != 0,
             unused: if sums { count(0x1c, 0x32) } else { 0 },
             bitmap_sum: count(0x1a, 0x3a),
         };
@@ -116,7 +111,7 @@ impl Group {
         sb: &Superblock,
     ) -> Result<Result<Vec<u8>, Doubt>, Ext4Error> {
         let mut bits = vec![0; (sb.inodes_per_group.div_ceil(8)) as usize];
-        if self.flags.inodes_uninit {
+        if self.inodes_uninit {
             return Ok(Ok(bits));
         }
         let at = self.inode_bitmap * u64::from(sb.block_bytes);

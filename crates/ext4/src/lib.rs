@@ -15,14 +15,12 @@
 mod bytes;
 mod extent;
 mod group;
-mod inode;
 mod journal;
 mod superblock;
 mod tables;
 
 pub use extent::Extent;
-pub use group::{Group, GroupFlags};
-pub use inode::Inode;
+pub use group::Group;
 pub use journal::Journal;
 pub use superblock::{Feature, Superblock};
 pub use tables::{Counts, Doubt, Run, Table, Tables};

@@ -37,7 +37,6 @@ impl Feature {
     pub const SPARSE_SUPER: Feature = Feature::RoCompat(0x1);
     pub const GDT_CSUM: Feature = Feature::RoCompat(0x10);
     pub const METADATA_CSUM: Feature = Feature::RoCompat(0x400);
-    pub const SHARED_BLOCKS: Feature = Feature::RoCompat(0x4000);
 
     /// Those that change nothing of where inodes are: filetype, recover, meta_bg, extent, 64bit, mmp,
     /// flex_bg, ea_inode, csum_seed, large_dir, inline_data, encrypt, casefold. Not compression, a
@@ -184,7 +183,7 @@ impl Superblock {
         let bad = inodes_per_group == 0
             || inodes_per_group > block_bytes * 8
             || !inodes_per_group.is_multiple_of(in_block);
-        if bad || u64::from(inodes) != groups * u64::from(inodes_per_group) {
+        if bad || groups.checked_mul(inodes_per_group.into()) != Some(inodes.into()) {
             return refuse(format!("{inodes} inodes in {groups} groups of {inodes_per_group}"));
         }
         if first_inode < 11 || first_inode > inodes_per_group {

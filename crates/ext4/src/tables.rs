@@ -9,7 +9,8 @@
 //! of them again writes all of it. The kernel takes a block without a used inode as zeros without reading
 //! it (`__ext4_get_inode_loc`), and zeros are what a discarded block reads as.
 
-use crate::{Ext4Error, Feature, Group, Inode, Superblock, Volume};
+use crate::bytes::le16;
+use crate::{Ext4Error, Feature, Group, Superblock, Volume};
 use flashlane_base::mutant;
 use std::fmt;
 
@@ -194,12 +195,13 @@ fn table(sb: &Superblock, group: &Group, bits: &[u8], i: u32, block: &[u8]) -> T
         return Table::Zeros;
     }
     // What lies where no inode ever was is what the medium had before.
-    let all_unused = match group.flags.inodes_uninit {
+    let all_unused = match group.inodes_uninit {
         true => 0,
         false => sb.inodes_per_group - group.unused,
     };
     let linked = |(inode, bytes): (u32, &[u8])| {
-        let linked = inode < all_unused && !Inode::parse(bytes).is_unlinked();
+        // Its count of links (Documentation/filesystems/ext4/inodes.rst).
+        let linked = inode < all_unused && le16(bytes, 0x1a) != 0;
         linked && !mutant!("ext4.links-unchecked")
     };
     match inodes.zip(block.chunks_exact(sb.inode_bytes as usize)).any(linked) {

@@ -439,6 +439,29 @@ fn a_small_one_made_by_hand_is_read() {
     assert!((20..180).contains(&found), "{found} of 200 are still good");
 }
 
+/// Counts whose product is beyond 64 bits, on a sparse volume that is as large.
+#[test]
+fn counts_that_overflow_are_refused() {
+    let mut bytes = [0; 1024];
+    let mut put = |at: usize, value: u32| bytes[at..][..4].copy_from_slice(&value.to_le_bytes());
+    // 2^48 - 1 blocks of 64 KiB in groups of 8, each of 2^19 inodes: 2^64.
+    for (at, value) in [
+        (0x4, u32::MAX),
+        (0x18, 6),
+        (0x20, 8),
+        (0x28, 1 << 19),
+        (0x38, 0xef53),
+        (0x4c, 1),
+        (0x54, 11),
+        (0x58, 128),
+        (0x60, 0x80), // 64bit
+        (0x150, 0xffff),
+    ] {
+        put(at, value);
+    }
+    assert!(matches!(Superblock::parse(&bytes, u64::MAX), Err(Ext4Error::Superblock(_))));
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {

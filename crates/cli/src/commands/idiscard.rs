@@ -11,6 +11,7 @@ use crate::watch::Interrupt;
 use anyhow::{Context, Result, bail};
 use flashlane_ext4::{Doubt, Ext4Error, Extent, Journal, Run, Superblock, Table, Tables, Volume};
 use flashlane_files::Bytes;
+use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::image::MAGIC;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use serde_json::{Value, json};
@@ -221,12 +222,6 @@ struct Log {
     discarded: u64,
 }
 
-fn uuid(bytes: &[u8; 16]) -> String {
-    let hex = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]];
-    parts.map(hex).join("-")
-}
-
 impl Found {
     /// Looks at the journal, and discards what it holds where that is wanted.
     fn journal(&mut self, args: &Idiscard, medium: &Medium, sb: &Superblock) -> Result<()> {
@@ -344,7 +339,7 @@ impl Found {
             "medium": args.medium.display().to_string(),
             "file_system": {
                 "label": sb.label,
-                "uuid": uuid(&sb.uuid),
+                "uuid": uuid_text(&sb.uuid),
                 "block_bytes": sb.block_bytes,
                 "blocks": sb.blocks,
                 "groups": sb.groups,
