@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,11 +16,14 @@ run: ## The quick start: pblk, QBLK and a block SSD on used drives; a recorded t
 # run the program that was built for the tests, with its assertions: a release build would take as long as they do.
 test: ## All tests; prints what was skipped and why
 	sh tests/skip.sh begin
+	sh tests/failures.sh $(MAKE) --no-print-directory test-all
+	sh tests/skip.sh list
+
+test-all:
 	RUST_TEST_THREADS=$$(( $$(nproc) * 2 )) $(CARGO) test --workspace --no-fail-fast --lib --bins --tests
 	$(CARGO) test --workspace --doc --quiet
 	cp $(TARGET)/debug/flashlane $(TARGET)/flashlane-tested
 	FLASHLANE=$(TARGET)/flashlane-tested $(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
-	sh tests/skip.sh list
 
 # The two halves of the rest run side by side: one core would idle beside a half alone.
 test-program:
