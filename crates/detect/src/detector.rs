@@ -142,8 +142,7 @@ impl Detector {
         let (first, end) = (first.get(), end.get());
         self.told.retain(|told| told.first.get() >= end || told.end.get() <= first);
         for at in 0..self.config.tracks {
-            let t = self.table.at(at);
-            if t.kind != Kind::Free && t.first < end && first < t.end {
+            if self.table.touches(at, first, end) {
                 self.table.free(at);
             }
         }
@@ -274,7 +273,7 @@ impl Detector {
 
     /// A new track at the start of a known one is long enough: another round.
     fn go_round(&mut self, known: usize, new: usize) -> Class {
-        let (config, pass) = (self.config, self.table.at(new).pass);
+        let (config, pass) = (self.config, self.table.pass(new));
         let k = self.table.at_mut(known);
         if k.kind != Kind::Loop && pass.requests < 2 && !mutant!("detect.one-request-is-round") {
             return Class::Normal;
@@ -309,7 +308,7 @@ impl Detector {
 
     /// The head of a known track is where a new one is.
     fn take_over(&mut self, known: usize, new: usize) {
-        let (pass, head, config) = (self.table.at(new).pass, self.table.head(new), self.config);
+        let (pass, head, config) = (self.table.pass(new), self.table.head(new), self.config);
         let k = self.table.at_mut(known);
         if k.is_start(pass.start, &config) {
             k.next_pass(pass, head);
@@ -429,12 +428,11 @@ impl Detector {
 
     /// A write where no head is.
     fn begin(&mut self, first: u64, blocks: u64) -> Class {
-        let config = self.config;
-        let at = self.table.begin(Track::begin(first, blocks, self.clock, &config));
+        let at = self.table.see(first, blocks, self.clock);
         self.last = at;
         let Some(known) = self.table.around(first) else { return Class::Normal };
-        let k = self.table.at(known);
-        match k.kind == Kind::Loop && k.is_start(first, &config) && blocks >= config.confirm {
+        let (k, config) = (self.table.at(known), &self.config);
+        match k.kind == Kind::Loop && k.is_start(first, config) && blocks >= config.confirm {
             true => self.go_round(known, at),
             false => self.header(Some(known), first, blocks),
         }

@@ -5,11 +5,11 @@
 //! alone, the second one at a few hundred bytes that lie side by side. Never: decides what a write
 //! is.
 //!
-//! Three parts, in this order: tracks of one request, which replace each other in turn; those that
-//! were gone on with; those that are known.
+//! Three parts, in this order: requests at which nobody went on yet, which replace each other in turn;
+//! tracks that were gone on with; those that are known.
 
 use crate::Config;
-use crate::track::{Kind, Track};
+use crate::track::{Kind, Pass, Track};
 use std::ops::Range;
 
 /// No head: nothing comes near it.
@@ -21,9 +21,19 @@ const NOBODY: u16 = u16::MAX;
 /// Known tracks are searched in units of 16 blocks: 32 bits of them are 256 TiB.
 const UNIT: u32 = 4;
 
+/// One request; its head is its end. Random writes leave nothing else.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    first: u64,
+    /// When it came.
+    at: u64,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     config: Config,
+    seen: Box<[Seen]>,
+    /// Behind these.
     tracks: Box<[Track]>,
     /// Of each track where it is written next.
     heads: Box<[u64]>,
@@ -40,7 +50,7 @@ pub(crate) struct Table {
     /// Of each known track where the next one above it begins at the earliest, which its head may
     /// run into.
     limits: Box<[u64]>,
-    /// The next track of one request to be replaced.
+    /// The next of those seen to be replaced.
     next: usize,
 }
 
@@ -56,7 +66,8 @@ impl Table {
         let neighbourhoods = (8 * config.tracks).next_power_of_two();
         Table {
             config,
-            tracks: vec![Track::FREE; config.tracks].into(),
+            seen: vec![Seen { first: NOWHERE, at: 0 }; config.fresh / 2].into(),
+            tracks: vec![Track::FREE; config.tracks - config.fresh / 2].into(),
             heads: vec![NOWHERE; config.tracks].into(),
             links: vec![NOBODY; config.tracks + neighbourhoods].into(),
             near: (config.back + config.gap + 1).next_power_of_two().ilog2(),
@@ -69,12 +80,33 @@ impl Table {
     }
 
     pub(crate) fn at(&self, at: usize) -> &Track {
-        &self.tracks[at]
+        &self.tracks[at - self.seen.len()]
     }
 
     /// To change anything but where it lies.
     pub(crate) fn at_mut(&mut self, at: usize) -> &mut Track {
-        &mut self.tracks[at]
+        &mut self.tracks[at - self.seen.len()]
+    }
+
+    /// What was written in this round of a track.
+    pub(crate) fn pass(&self, at: usize) -> Pass {
+        match self.seen.get(at) {
+            Some(seen) => {
+                Pass::begin(seen.first, self.heads[at] - seen.first, seen.at, &self.config)
+            }
+            None => self.at(at).pass,
+        }
+    }
+
+    /// Whether anything of it lies in this range.
+    pub(crate) fn touches(&self, at: usize, first: u64, end: u64) -> bool {
+        let (from, to) = match self.seen.get(at) {
+            Some(_) if self.heads[at] == NOWHERE => return false,
+            Some(seen) => (seen.first, self.heads[at]),
+            None if self.at(at).kind == Kind::Free => return false,
+            None => (self.at(at).first, self.at(at).end),
+        };
+        from < end && first < to
     }
 
     pub(crate) fn head(&self, at: usize) -> u64 {
@@ -119,7 +151,7 @@ impl Table {
 
     /// Tracks of one kind.
     pub(crate) fn of(&self, kind: Kind) -> impl Iterator<Item = usize> + '_ {
-        (0..self.tracks.len()).filter(move |at| self.tracks[*at].kind == kind)
+        (self.seen.len()..self.config.tracks).filter(move |at| self.at(*at).kind == kind)
     }
 
     /// The track at whose head a block is, or near it.
@@ -152,11 +184,17 @@ impl Table {
         if near > back + gap {
             return None;
         }
-        let (t, away) = (&self.tracks[at], near.abs_diff(back));
+        let away = near.abs_diff(back);
         // Behind the head of what is new there is little that could be written again.
         let again = near >= back
-            || (t.is_known() && block + header >= t.first)
-            || (away <= confirm && block >= t.pass.start);
+            || match self.seen.get(at) {
+                Some(seen) => away <= confirm && block >= seen.first,
+                None => {
+                    let t = self.at(at);
+                    (t.is_known() && block + header >= t.first)
+                        || (away <= confirm && block >= t.pass.start)
+                }
+            };
         again.then_some(away)
     }
 
@@ -173,7 +211,7 @@ impl Table {
             }
             let first = self.config.fresh + row * LANES;
             for at in first..(first + LANES).min(self.config.tracks) {
-                let t = &self.tracks[at];
+                let t = self.at(at);
                 if t.is_known() && t.holds(block, &self.config) {
                     if t.kind == Kind::Loop {
                         return Some(at);
@@ -187,7 +225,7 @@ impl Table {
 
     /// A known track lies elsewhere than before.
     pub(crate) fn moved(&mut self, at: usize) {
-        let (t, known) = (self.tracks[at], at - self.config.fresh);
+        let (t, known) = (*self.at(at), at - self.config.fresh);
         let (row, lane) = (known / LANES, known % LANES);
         let first = t.first.saturating_sub(self.config.header) >> UNIT;
         self.units[row][lane] = if t.is_known() { first as u32 } else { u32::MAX };
@@ -195,7 +233,8 @@ impl Table {
         self.limits[known] = self.limit_of(at);
         if t.is_known() {
             self.rows = self.rows.max(row + 1);
-            for (o, limit) in self.tracks[self.config.fresh..].iter().zip(&mut self.limits) {
+            let known = &self.tracks[self.config.fresh - self.seen.len()..];
+            for (o, limit) in known.iter().zip(&mut self.limits) {
                 if o.first < t.first {
                     *limit = t.first.min(*limit);
                 }
@@ -205,7 +244,8 @@ impl Table {
 
     /// A run's end is at its head.
     pub(crate) fn grown(&mut self, at: usize, end: u64) {
-        let (t, known) = (&mut self.tracks[at], at - self.config.fresh);
+        let known = at - self.config.fresh;
+        let t = &mut self.tracks[at - self.seen.len()];
         t.end = t.end.max(end);
         let first = t.first.saturating_sub(self.config.header) >> UNIT;
         self.spans[known / LANES][known % LANES] = span(t, first);
@@ -220,51 +260,60 @@ impl Table {
 
     /// Where the next known track above this one begins that its head has not passed.
     pub(crate) fn limit_of(&self, at: usize) -> u64 {
-        let (t, head) = (&self.tracks[at], self.heads[at]);
+        let (t, head) = (self.at(at), self.heads[at]);
         let above = |o: &&Track| o.is_known() && o.first > t.first && o.end > head;
-        let known = self.tracks[self.known()].iter().filter(above).map(|o| o.first);
+        let known = self.known().map(|o| self.at(o)).filter(above).map(|o| o.first);
         if t.kind == Kind::Free { u64::MAX } else { known.min().unwrap_or(u64::MAX) }
     }
 
     pub(crate) fn free(&mut self, at: usize) {
-        self.tracks[at] = Track::FREE;
         self.set_head(at, NOWHERE);
+        if at >= self.seen.len() {
+            *self.at_mut(at) = Track::FREE;
+        }
         if at >= self.config.fresh {
             self.moved(at);
         }
     }
 
-    /// Begins a track, in place of the one that has waited longest for its second request.
-    pub(crate) fn begin(&mut self, track: Track) -> usize {
+    /// Remembers a request, in place of the one that has waited longest for its second one.
+    #[inline]
+    pub(crate) fn see(&mut self, first: u64, blocks: u64, now: u64) -> usize {
         let at = self.next;
-        self.next = (at + 1) % (self.config.fresh / 2);
-        self.set_head(at, track.end);
-        self.tracks[at] = track;
+        self.next = if at + 1 < self.seen.len() { at + 1 } else { 0 };
+        self.seen[at] = Seen { first, at: now };
+        self.set_head(at, first + blocks);
         at
     }
 
-    /// A track has got its second request: it goes where it has more time. Where it is now.
+    /// What was seen has got its second request: it is a track, which has more time. Where it is now.
     pub(crate) fn keep(&mut self, at: usize) -> usize {
-        let kept = self.config.fresh / 2..self.config.fresh;
-        if at >= kept.start {
-            return at;
-        }
-        let oldest = kept.min_by_key(|at| self.tracks[*at].touched);
-        self.put(at, oldest.expect("there are some"))
+        let Some(Seen { first, at: began }) = self.seen.get(at).copied() else { return at };
+        let kept = self.seen.len()..self.config.fresh;
+        let oldest = kept.min_by_key(|at| self.at(*at).touched).expect("there are some");
+        let (head, config) = (self.heads[at], self.config);
+        *self.at_mut(oldest) = Track::begin(first, head - first, began, &config);
+        self.set_head(oldest, head);
+        self.set_head(at, NOWHERE);
+        oldest
     }
 
     /// A track is long enough to be known: it goes there, in place of the run that is worth least.
     /// Where it is now.
     pub(crate) fn promote(&mut self, at: usize) -> usize {
         let room = self.room();
-        self.put(at, room)
+        let track = std::mem::replace(self.at_mut(at), Track::FREE);
+        *self.at_mut(room) = track;
+        self.set_head(room, self.heads[at]);
+        self.set_head(at, NOWHERE);
+        room
     }
 
     /// Room among the known: a free one, else that of the run that is worth least, else of the
     /// oldest loop.
     pub(crate) fn room(&mut self) -> usize {
         let rank = |at: &usize| {
-            let t = &self.tracks[*at];
+            let t = self.at(*at);
             (t.kind, !t.pass.is_bulk(&self.config), t.touched)
         };
         let least = self.known().min_by_key(rank).expect("there are some");
@@ -272,19 +321,14 @@ impl Table {
         least
     }
 
-    fn put(&mut self, from: usize, to: usize) -> usize {
-        (self.tracks[to], self.tracks[from]) = (self.tracks[from], Track::FREE);
-        self.set_head(to, self.heads[from]);
-        self.set_head(from, NOWHERE);
-        to
-    }
-
     /// Its bounds.
     #[cfg(test)]
     pub(crate) fn check(&self) {
         let loops = self.of(Kind::Loop).count();
-        assert!(self.tracks.len() == self.config.tracks && loops <= self.config.loops);
-        for (at, t) in self.tracks.iter().enumerate() {
+        let all = self.seen.len() + self.tracks.len();
+        assert!(all == self.config.tracks && loops <= self.config.loops);
+        for at in self.seen.len()..all {
+            let t = self.at(at);
             let known = self.known().contains(&at);
             assert!(t.kind == Kind::Free || known == t.is_known(), "{at} {t:?}");
             assert!(t.first <= t.end && t.first <= t.pass.start.max(t.first), "{t:?}");
@@ -294,7 +338,7 @@ impl Table {
             }
             assert!(list != Some(NOBODY), "track {at} is in no list");
             if known {
-                let next = self.of(Kind::Loop).map(|o| self.tracks[o].first);
+                let next = self.of(Kind::Loop).map(|o| self.at(o).first);
                 let next = next.filter(|o| *o > t.first && *o >= self.heads[at]).min();
                 assert!(
                     t.kind == Kind::Free || next.is_none_or(|next| self.limit(at) <= next),

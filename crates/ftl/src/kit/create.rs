@@ -4,7 +4,7 @@
 //! the buffer. Promises: what is out of range, or does not fit the device, is refused with the place
 //! and the remedy before anything is read or written. Never: looks at what lies on the device.
 
-use flashlane_base::Geometry;
+use flashlane_base::{Geometry, mutant};
 use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
@@ -281,7 +281,8 @@ fn check_config(
     let reads = config.gc_reads.map_or(reads, u64::from);
     let reads = within("gc_reads", reads, 1, 1024)?;
     let window = (main.window + main.unit).min(main.chunk_sectors);
-    let queues = if config.tier.is_some() { 2 } else { 1 };
+    let both = config.tier.is_some() && !mutant!("slc.room-for-one-rest");
+    let queues = if both { 2 } else { 1 };
     Ok(Sizes {
         user_room,
         // Beside the last read a rest too small for a unit waits in each queue of moved sectors.
@@ -289,4 +290,27 @@ fn check_config(
         windows: 2 * layout.positions * window,
         content_bytes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::buffer::Kind;
+    use super::*;
+    use crate::slc::SlcConfig;
+    use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+
+    /// What moves goes on when nothing but rests is in its way: of each queue of moved sectors one that is
+    /// a sector short of a unit.
+    #[test]
+    fn a_batch_finds_room_beside_the_rests_of_all_queues() {
+        let spec = DeviceSpec::preset("slc-tlc").expect("a device");
+        let ssd = Ssd::new(&spec, SsdOptions::default()).expect("a device");
+        for gc_reads in [None, Some(1)] {
+            let config = SlcConfig { gc_reads, ..SlcConfig::default() };
+            let Frame { plan, sizes, .. } = Frame::of(&*ssd, config.into()).expect("a drive");
+            let rests = [Kind::Gc, Kind::Wrap].map(|_| plan.layout.main().unit - 1);
+            let batch = flashlane_base::VECTOR_MAX as u32;
+            assert!(sizes.gc_room - rests.iter().sum::<u32>() >= batch, "{gc_reads:?}");
+        }
+    }
 }

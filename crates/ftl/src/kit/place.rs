@@ -651,7 +651,13 @@ impl Place {
         if !shared && !opens || p.spec.into != pool || mutant!("kit.host-takes-all") {
             return true;
         }
-        let takes = if shared { p.unit } else { p.line_sectors };
+        self.leaves_room(pool, moving)
+    }
+
+    /// What the host takes next leaves GC a line, and the reserve.
+    fn leaves_room(&self, pool: usize, moving: u32) -> bool {
+        let p = &self.pools[pool];
+        let takes = if p.spec.own == p.spec.host { p.unit } else { p.line_sectors };
         self.outlook(pool, moving) >= (takes + p.line_sectors + p.reserve) as i64
     }
 

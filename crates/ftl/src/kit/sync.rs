@@ -373,7 +373,7 @@ impl Controller {
         let any = self.barriers.withheld > 0;
         let denied =
             any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
-        let freely = self.buffer_has_room() && mutant!("slc.host-goes-on-beside-the-buffer");
+        let freely = mutant!("slc.host-goes-on-beside-the-buffer") && self.buffer_has_room();
         if !denied || stops || freely {
             self.barriers.granted = 0;
             return std::mem::take(&mut self.barriers.withheld);

@@ -478,8 +478,14 @@ impl Controller {
     }
 
     /// The line of the SLC part whose live sectors are to leave it now.
+    #[inline]
     pub(super) fn slc_victim(&self) -> Option<u32> {
         let tier = self.tier.as_ref()?;
+        let may_be = tier.migrating || self.place.is_host_denied(JOURNAL);
+        may_be.then(|| self.find_slc_victim(tier.migrating))?
+    }
+
+    fn find_slc_victim(&self, migrating: bool) -> Option<u32> {
         if !matches!(self.phase, Phase::Running | Phase::Draining) {
             return None;
         }
@@ -495,7 +501,7 @@ impl Controller {
         {
             return Some(line);
         }
-        if !tier.migrating || self.phase != Phase::Running {
+        if !migrating || self.phase != Phase::Running {
             return None;
         }
         self.place.greediest(BUFFER).filter(takes)
