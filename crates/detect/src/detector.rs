@@ -80,12 +80,8 @@ impl Detector {
             return Class::Normal;
         }
         self.clock = self.clock.saturating_add(blocks);
-        for told in &mut self.told {
-            if (told.first.get()..told.end.get()).contains(&first) {
-                told.head = Lba::new(first + blocks);
-                told.blocks = told.blocks.saturating_add(blocks);
-                return Class::Journal;
-            }
+        if !self.told.is_empty() && self.is_told(first, blocks) {
+            return Class::Journal;
         }
         let found = match self.table.head(self.last) == first {
             true => Some(self.last),
@@ -95,6 +91,15 @@ impl Detector {
             Some(at) => self.go_on(at, first, blocks),
             None => self.begin(first, blocks),
         }
+    }
+
+    /// A write where the host says that its journal is.
+    fn is_told(&mut self, first: u64, blocks: u64) -> bool {
+        let holds = |told: &&mut Region| (told.first.get()..told.end.get()).contains(&first);
+        let Some(told) = self.told.iter_mut().find(holds) else { return false };
+        told.head = Lba::new(first + blocks);
+        told.blocks = told.blocks.saturating_add(blocks);
+        true
     }
 
     /// What was written there is worth nothing any more: a log that was removed ends.
@@ -181,6 +186,7 @@ impl Detector {
     }
 
     /// A write at the head of a track.
+    #[inline(never)]
     fn go_on(&mut self, at: usize, first: u64, blocks: u64) -> Class {
         let at = self.table.keep(at);
         let (head, end) = (self.table.head(at), first + blocks);
@@ -427,13 +433,21 @@ impl Detector {
     }
 
     /// A write where no head is.
+    #[inline]
     fn begin(&mut self, first: u64, blocks: u64) -> Class {
-        let at = self.table.see(first, blocks, self.clock);
-        self.last = at;
-        let Some(known) = self.table.around(first) else { return Class::Normal };
+        self.last = self.table.see(first, blocks, self.clock);
+        match self.table.around(first) {
+            Some(known) => self.begin_in(known, first, blocks),
+            None => Class::Normal,
+        }
+    }
+
+    /// The same within what is known.
+    #[inline(never)]
+    fn begin_in(&mut self, known: usize, first: u64, blocks: u64) -> Class {
         let (k, config) = (self.table.at(known), &self.config);
         match k.kind == Kind::Loop && k.is_start(first, config) && blocks >= config.confirm {
-            true => self.go_round(known, at),
+            true => self.go_round(known, self.last),
             false => self.header(Some(known), first, blocks),
         }
     }

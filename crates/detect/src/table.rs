@@ -42,11 +42,15 @@ pub(crate) struct Table {
     links: Box<[u16]>,
     /// A neighbourhood has two to the power of this blocks: what is near a block lies in two.
     near: u32,
+    /// How many neighbourhoods there are, less one: each has many places.
+    mask: usize,
     /// Of each known track its first unit and how many follow, from the first known one on.
     units: Box<[[u32; LANES]]>,
     spans: Box<[[u32; LANES]]>,
     /// Behind the last of these rows that a known track was in.
     rows: usize,
+    /// All blocks of known tracks, headers before them included, lie in here.
+    bounds: Range<u64>,
     /// Of each known track where the next one above it begins at the earliest, which its head may
     /// run into.
     limits: Box<[u64]>,
@@ -71,9 +75,11 @@ impl Table {
             heads: vec![NOWHERE; config.tracks].into(),
             links: vec![NOBODY; config.tracks + neighbourhoods].into(),
             near: (config.back + config.gap + 1).next_power_of_two().ilog2(),
+            mask: neighbourhoods - 1,
             units: vec![[u32::MAX; LANES]; known.div_ceil(LANES)].into(),
             spans: vec![[0; LANES]; known.div_ceil(LANES)].into(),
             rows: 0,
+            bounds: 0..0,
             limits: vec![u64::MAX; known].into(),
             next: 0,
         }
@@ -113,30 +119,33 @@ impl Table {
         self.heads[at]
     }
 
+    #[inline]
     pub(crate) fn set_head(&mut self, at: usize, head: u64) {
-        let (from, to) = (self.neighbourhood(self.heads[at]), self.neighbourhood(head));
-        if from != to {
-            if self.heads[at] != NOWHERE {
-                let mut place = from;
-                while usize::from(self.links[place]) != at {
-                    place = self.links[place].into();
-                }
-                self.links[place] = self.links[at];
-            }
-            if head != NOWHERE {
-                self.links[at] = self.links[to];
-                self.links[to] = at as u16;
-            }
+        let from = std::mem::replace(&mut self.heads[at], head);
+        let (from, to) = (self.neighbourhood(from), self.neighbourhood(head));
+        if from == to {
+            return;
         }
-        self.heads[at] = head;
+        if from != usize::MAX {
+            let mut place = from;
+            while usize::from(self.links[place]) != at {
+                place = self.links[place].into();
+            }
+            self.links[place] = self.links[at];
+        }
+        if to != usize::MAX {
+            self.links[at] = self.links[to];
+            self.links[to] = at as u16;
+        }
     }
 
     /// Where the list of a block's neighbourhood begins; heads that are nowhere are in none.
     #[inline]
     fn neighbourhood(&self, block: u64) -> usize {
-        let tracks = self.config.tracks;
-        let mask = self.links.len() - tracks - 1;
-        if block == NOWHERE { usize::MAX } else { tracks + ((block >> self.near) as usize & mask) }
+        if block == NOWHERE {
+            return usize::MAX;
+        }
+        self.config.tracks + ((block >> self.near) as usize & self.mask)
     }
 
     /// Where a known track's head runs into the next one.
@@ -159,6 +168,12 @@ impl Table {
     pub(crate) fn find(&self, block: u64) -> Option<usize> {
         let Config { gap, back, .. } = self.config;
         let near = [block.saturating_sub(gap), block + back].map(|at| self.neighbourhood(at));
+        let is_empty = near.iter().all(|list| self.links[*list] == NOBODY);
+        if is_empty { None } else { self.find_in(near, block) }
+    }
+
+    #[inline(never)]
+    fn find_in(&self, near: [usize; 2], block: u64) -> Option<usize> {
         // Far from it, and of nobody.
         let mut best = (u64::MAX, usize::from(NOBODY));
         for list in &near[usize::from(near[0] == near[1])..] {
@@ -199,7 +214,13 @@ impl Table {
     }
 
     /// The run or loop in which a block lies; a loop where there are both.
+    #[inline]
     pub(crate) fn around(&self, block: u64) -> Option<usize> {
+        if self.bounds.contains(&block) { self.search(block) } else { None }
+    }
+
+    #[inline(never)]
+    fn search(&self, block: u64) -> Option<usize> {
         let unit = (block >> UNIT) as u32;
         let mut found = None;
         for row in 0..self.rows {
@@ -231,10 +252,14 @@ impl Table {
         self.units[row][lane] = if t.is_known() { first as u32 } else { u32::MAX };
         self.spans[row][lane] = span(&t, first);
         self.limits[known] = self.limit_of(at);
+        let all = &self.tracks[self.config.fresh - self.seen.len()..];
+        let known = || all.iter().filter(|t| t.is_known());
+        let first = known().map(|t| t.first).min().unwrap_or(0);
+        let end = known().map(|t| t.end).max().unwrap_or(0);
+        self.bounds = first.saturating_sub(self.config.header)..end;
         if t.is_known() {
             self.rows = self.rows.max(row + 1);
-            let known = &self.tracks[self.config.fresh - self.seen.len()..];
-            for (o, limit) in known.iter().zip(&mut self.limits) {
+            for (o, limit) in all.iter().zip(&mut self.limits) {
                 if o.first < t.first {
                     *limit = t.first.min(*limit);
                 }
@@ -247,6 +272,7 @@ impl Table {
         let known = at - self.config.fresh;
         let t = &mut self.tracks[at - self.seen.len()];
         t.end = t.end.max(end);
+        self.bounds.end = self.bounds.end.max(end);
         let first = t.first.saturating_sub(self.config.header) >> UNIT;
         self.spans[known / LANES][known % LANES] = span(t, first);
     }
