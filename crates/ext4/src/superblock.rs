@@ -225,6 +225,34 @@ impl Superblock {
         })
     }
 
+    /// Bytes of the whole file system.
+    pub fn bytes(&self) -> u64 {
+        self.blocks * u64::from(self.block_bytes)
+    }
+
+    /// It is the same file system, with everything in the same place: what else it says may change while it
+    /// is mounted.
+    pub fn is_like(&self, other: &Superblock) -> bool {
+        const PLACES: [Feature; 6] = [
+            Feature::META_BG,
+            Feature::WIDE,
+            Feature::SPARSE_SUPER,
+            Feature::SPARSE_SUPER2,
+            Feature::GDT_CSUM,
+            Feature::METADATA_CSUM,
+        ];
+        let places = |sb: &Superblock| PLACES.map(|feature| sb.has(feature));
+        let still = |sb: &Superblock| Superblock {
+            label: String::new(),
+            is_clean: false,
+            has_errors: false,
+            journal_inode: 0,
+            features: [0; 3],
+            ..sb.clone()
+        };
+        places(self) == places(other) && still(self) == still(other)
+    }
+
     /// It has one of the features.
     pub fn has(&self, feature: Feature) -> bool {
         has(self.features, feature)

@@ -1,0 +1,576 @@
+//! What is known of a file system by who stands under it: from each write that passed.
+//!
+//! Owns: what lies where, the newest bitmap of each group, what each piece of the inode tables holds, and
+//! which blocks of inodes are dead. Promises: a block is dead only if all its bits in the newest bitmap are
+//! clear *and* each inode in it was freed by the kernel, or never used, as it stands on the medium; what
+//! nobody has seen is not known, and nothing of it is dead; a byte for each piece of the tables, a bit for
+//! each inode. Never: reads; discards.
+//!
+//! **Why a dead block may be discarded while the file system is mounted.** It reads as zeros then, so what
+//! is asked is whether anybody needs an inode from the medium that is freed there. The newest version of
+//! a block is on the medium, or in the kernel's memory, where it stays until it was written, or in the log
+//! of the journal, whose replay writes blocks as a whole (`do_one_pass`, fs/jbd2/recovery.c). Both come
+//! over the zeros. Fast commits replay single inodes, whole, into blocks in which all others are free
+//! (`ext4_fc_replay_inode`). A freed inode on the medium is read by nobody but who uses it again, and who
+//! does so fills it anew (`ext4_new_inode`, `ext4_do_update_inode`). So the journal need not be read.
+//!
+//! **What an inode without links may be.** A file that is open, or has no name yet (`O_TMPFILE`), has no
+//! link, and its bitmap may come later than its block. Its time of deletion is zero or, as a link of the list of
+//! orphans, a number of an inode (Documentation/filesystems/ext4/orphan.rst). Who frees it sets the time.
+//! So an inode is freed only if that time is above every number of an inode; with checksums of metadata
+//! its own must be right, too. Whatever else lies there is in use.
+
+use crate::bytes::{le16, le32};
+use crate::extent::is_inode_sum;
+use crate::{Ext4Error, Feature, Group, Superblock, Tables};
+use flashlane_base::mutant;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Bytes of a drive's sector, in which writes come and discards go.
+pub const SECTOR: usize = 4096;
+
+/// A volume has room for the shadow of one piece of a table in so many of its bytes; a file system that is
+/// nothing but inodes has more.
+const BYTES_PER_PIECE: u64 = 8192;
+
+/// The same of a group, of which `mke2fs` makes one per 8 MiB or more; small file systems may have more.
+const BYTES_PER_GROUP: u64 = 1 << 20;
+const GROUPS_LEAST: u64 = 1024;
+
+/// What a piece of a table holds: a sector, or a block where that is smaller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Piece {
+    /// Nobody has seen it.
+    Unknown,
+    /// An inode in it is in use, or might be.
+    Used,
+    /// Inodes that were freed, and at most some that were never used.
+    Freed,
+    /// Zeros that somebody wrote.
+    Zeros,
+    /// Nothing: it was discarded, or never written.
+    Gone,
+}
+
+/// What a sector holds now.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// These bytes.
+    Written(&'a [u8]),
+    /// Nothing, which reads as zeros.
+    Gone,
+    /// Nobody knows: a write failed, or two were under way at once.
+    Unsure,
+}
+
+/// What a write of the superblock has changed.
+#[derive(Debug)]
+pub enum Change {
+    /// Nothing that matters here.
+    None,
+    /// The file system was unmounted.
+    Unmounted,
+    /// Another one, or the same with another size or other features.
+    Other(Box<Superblock>),
+    /// There is none any more.
+    Ended(Ext4Error),
+}
+
+/// What lies in a block that is of interest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Descriptors, from this group's on.
+    Descriptors(u32),
+    Bitmap(u32),
+    Table(u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    first: u64,
+    blocks: u32,
+    what: What,
+}
+
+/// The newest bits of a group's inodes.
+#[derive(Clone, Debug)]
+enum Bits {
+    Unknown,
+    /// No inode was ever used, and there is no bitmap yet.
+    Clear,
+    /// A bit of `missing` for each sector of them that nobody has seen.
+    Seen { bits: Box<[u8]>, missing: u16 },
+}
+
+#[derive(Clone, Debug)]
+struct Known {
+    group: Option<Group>,
+    bits: Bits,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Shadow {
+    sb: Superblock,
+    /// By first block; none overlaps another one.
+    places: Vec<Place>,
+    groups: Vec<Known>,
+    /// Of all tables, group after group.
+    pieces: Vec<Piece>,
+    per_table: u32,
+    piece_bytes: u32,
+    /// First sectors of blocks of inodes that are dead, or were a moment ago.
+    dead: BTreeSet<u64>,
+    /// Blocks of zeros in tables are as good as dead.
+    zeros: bool,
+}
+
+impl Shadow {
+    /// Of a file system of which nothing but the superblock is known. With `zeros`, blocks of zeros that
+    /// were written to tables are taken for dead, too.
+    ///
+    /// # Errors
+    /// A sentence: why it can't be followed.
+    pub fn new(sb: Superblock, zeros: bool) -> Result<Shadow, String> {
+        let piece_bytes = sb.block_bytes.min(SECTOR as u32);
+        if sb.inode_bytes > piece_bytes {
+            return Err(format!("its inodes have {} bytes", sb.inode_bytes));
+        }
+        let per_table = sb.table_blocks() * (sb.block_bytes / piece_bytes);
+        let pieces = u64::from(per_table) * u64::from(sb.groups);
+        if pieces > sb.bytes() / BYTES_PER_PIECE {
+            return Err(format!("it is nothing but inodes: {} in {} blocks", sb.inodes, sb.blocks));
+        }
+        if u64::from(sb.groups) > (sb.bytes() / BYTES_PER_GROUP).max(GROUPS_LEAST) {
+            return Err(format!("its groups have {} blocks", sb.blocks_per_group));
+        }
+        let unknown = Known { group: None, bits: Bits::Unknown };
+        let mut shadow = Shadow {
+            places: Vec::new(),
+            groups: vec![unknown; sb.groups as usize],
+            pieces: vec![Piece::Unknown; pieces as usize],
+            per_table,
+            piece_bytes,
+            dead: BTreeSet::new(),
+            zeros,
+            sb,
+        };
+        shadow.place();
+        Ok(shadow)
+    }
+
+    pub fn superblock(&self) -> &Superblock {
+        &self.sb
+    }
+
+    /// Bytes of memory, about.
+    pub fn bytes(&self) -> usize {
+        let seen = |known: &Known| match &known.bits {
+            Bits::Seen { bits, .. } => bits.len(),
+            _ => 0,
+        };
+        self.pieces.len()
+            + self.places.len() * size_of::<Place>()
+            + self.groups.iter().map(|known| size_of::<Known>() + seen(known)).sum::<usize>()
+    }
+
+    /// Takes over what is known of the same file system with another size.
+    pub fn inherit(&mut self, old: &Shadow) {
+        let (sb, was) = (&self.sb, &old.sb);
+        let same = sb.uuid == was.uuid
+            && sb.block_bytes == was.block_bytes
+            && sb.inode_bytes == was.inode_bytes
+            && sb.inodes_per_group == was.inodes_per_group;
+        if !same {
+            return;
+        }
+        for (known, old) in self.groups.iter_mut().zip(&old.groups) {
+            *known = old.clone();
+        }
+        let both = self.pieces.len().min(old.pieces.len());
+        self.pieces[..both].copy_from_slice(&old.pieces[..both]);
+        self.dead.extend(&old.dead);
+        self.place();
+    }
+
+    /// Lays out anew what is known of where things are. Groups that lie on each other, or on
+    /// descriptors, lie nowhere.
+    fn place(&mut self) {
+        let per_block = self.sb.block_bytes / self.sb.descriptor_bytes;
+        loop {
+            let descriptors = (0..self.sb.groups).step_by(per_block as usize).map(|group| Place {
+                first: self.sb.descriptor_at(group) / u64::from(self.sb.block_bytes),
+                blocks: 1,
+                what: What::Descriptors(group),
+            });
+            let descriptors = descriptors.filter(|place| place.first < self.sb.blocks);
+            let blocks = self.sb.table_blocks();
+            let groups = self.groups.iter().filter_map(|known| known.group.as_ref());
+            let of_groups = groups.flat_map(|group| {
+                let bitmap = What::Bitmap(group.number);
+                let table = What::Table(group.number);
+                [
+                    Place { first: group.inode_bitmap, blocks: 1, what: bitmap },
+                    Place { first: group.inode_table, blocks, what: table },
+                ]
+            });
+            self.places = descriptors.chain(of_groups).collect();
+            self.places.sort_unstable_by_key(|place| place.first);
+            let lost: Vec<u32> = self
+                .places
+                .windows(2)
+                .filter(|two| two[0].first + u64::from(two[0].blocks) > two[1].first)
+                .flat_map(|two| [two[0].what, two[1].what])
+                .filter_map(|what| match what {
+                    What::Descriptors(_) => None,
+                    What::Bitmap(group) | What::Table(group) => Some(group),
+                })
+                .collect();
+            if lost.is_empty() {
+                return;
+            }
+            lost.into_iter().for_each(|group| self.lose(group));
+        }
+    }
+
+    /// Nothing is known of a group any more.
+    fn lose(&mut self, group: u32) {
+        self.groups[group as usize] = Known { group: None, bits: Bits::Unknown };
+        let from = self.index(group, 0);
+        self.pieces[from..from + self.per_table as usize].fill(Piece::Unknown);
+    }
+
+    fn index(&self, group: u32, piece: u32) -> usize {
+        group as usize * self.per_table as usize + piece as usize
+    }
+
+    /// The place that a block is in.
+    fn find(&self, block: u64) -> Option<Place> {
+        let behind = self.places.partition_point(|place| place.first <= block);
+        let place = self.places[..behind].last()?;
+        (block < place.first + u64::from(place.blocks)).then_some(*place)
+    }
+
+    /// Of these sectors of the file system, those that say something of it.
+    pub fn watched(&self, sectors: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let from = self.places.partition_point(|p| self.sectors(p).end <= sectors.start);
+        let first = (sectors.start == 0 && sectors.end > 0).then_some(0);
+        // Small blocks share a sector with those of the place before.
+        let mut next = u64::from(first.is_some()).max(sectors.start);
+        let rest = self.places[from..].iter().map(|place| self.sectors(place));
+        let rest = rest.take_while(move |place| place.start < sectors.end).flat_map(move |place| {
+            let mine = place.start.max(next)..place.end.min(sectors.end);
+            next = next.max(mine.end);
+            mine
+        });
+        first.into_iter().chain(rest)
+    }
+
+    /// The sectors that a place is in.
+    fn sectors(&self, place: &Place) -> Range<u64> {
+        let at = |block: u64| block * u64::from(self.sb.block_bytes);
+        let end = at(place.first + u64::from(place.blocks)).div_ceil(SECTOR as u64);
+        at(place.first) / SECTOR as u64..end
+    }
+
+    /// Every run of sectors that says something.
+    pub fn places(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        std::iter::once(0..1).chain(self.places.iter().map(|place| self.sectors(place)))
+    }
+
+    /// Sectors with descriptors; where all else lies follows from them.
+    pub fn descriptors(&self) -> Vec<Range<u64>> {
+        let is = |place: &&Place| matches!(place.what, What::Descriptors(_));
+        self.places.iter().filter(is).map(|place| self.sectors(place)).collect()
+    }
+
+    /// Sectors with bitmaps and tables in which there is something.
+    pub fn bodies(&self) -> Vec<Range<u64>> {
+        let is = |place: &&Place| match place.what {
+            What::Descriptors(_) => false,
+            What::Bitmap(group) | What::Table(group) => {
+                !matches!(self.groups[group as usize].bits, Bits::Clear)
+            }
+        };
+        self.places.iter().filter(is).map(|place| self.sectors(place)).collect()
+    }
+
+    /// Descriptors that were read, not written, count only where they have checksums: somebody may have
+    /// been writing them.
+    pub fn has_sums(&self) -> bool {
+        self.sb.has(Feature::METADATA_CSUM) || self.sb.has(Feature::GDT_CSUM)
+    }
+
+    /// A sector of the file system holds something else now. True if other sectors are of interest since.
+    pub fn holds(&mut self, sector: u64, content: Content<'_>) -> bool {
+        let mut moved = false;
+        let (at, block_bytes) = (sector * SECTOR as u64, u64::from(self.sb.block_bytes));
+        for from in (0..SECTOR).step_by(self.piece_bytes as usize) {
+            let block = (at + from as u64) / block_bytes;
+            let Some(place) = self.find(block) else { continue };
+            let within = ((at + from as u64) % block_bytes) as u32;
+            let part = match content {
+                Content::Written(bytes) => {
+                    Content::Written(&bytes[from..from + self.piece_bytes as usize])
+                }
+                other => other,
+            };
+            match place.what {
+                What::Descriptors(group) => moved |= self.descriptors_are(group, within, part),
+                What::Bitmap(group) => self.bitmap_is(group, within, part),
+                What::Table(group) => {
+                    let blocks = (block - place.first) as u32;
+                    let piece = (blocks * self.sb.block_bytes + within) / self.piece_bytes;
+                    self.table_is(group, piece, part);
+                }
+            }
+        }
+        moved
+    }
+
+    fn descriptors_are(&mut self, first: u32, within: u32, content: Content<'_>) -> bool {
+        let each = self.sb.descriptor_bytes;
+        let first = first + within / each;
+        let count = (self.piece_bytes / each).min(self.sb.groups.saturating_sub(first));
+        let mut moved = false;
+        for (i, group) in (first..first + count).enumerate() {
+            let said = match content {
+                Content::Written(bytes) => {
+                    let bytes = &bytes[i * each as usize..(i + 1) * each as usize];
+                    Group::parse(bytes, &self.sb, group)
+                }
+                _ => None,
+            };
+            let known = &self.groups[group as usize];
+            let at = |g: &Group| (g.inode_bitmap, g.inode_table);
+            if known.group.as_ref().map(at) != said.as_ref().map(at) {
+                moved = true;
+                self.lose(group);
+            }
+            let known = &mut self.groups[group as usize];
+            match (&said, &known.bits) {
+                (Some(said), Bits::Unknown) if said.inodes_uninit => known.bits = Bits::Clear,
+                // There is one now; it was not seen yet.
+                (Some(said), Bits::Clear) if !said.inodes_uninit => known.bits = Bits::Unknown,
+                _ => {}
+            }
+            known.group = said;
+        }
+        if moved {
+            self.place();
+        }
+        moved
+    }
+
+    fn bitmap_is(&mut self, group: u32, within: u32, content: Content<'_>) {
+        let bytes = self.sb.inodes_per_group.div_ceil(8);
+        let parts = bytes.div_ceil(self.piece_bytes);
+        let part = within / self.piece_bytes;
+        if part >= parts {
+            return;
+        }
+        let known = &mut self.groups[group as usize];
+        if !matches!(known.bits, Bits::Seen { .. }) {
+            let all = ((1u32 << parts) - 1) as u16;
+            known.bits = Bits::Seen { bits: vec![0; bytes as usize].into(), missing: all };
+        }
+        let Bits::Seen { bits, missing } = &mut known.bits else { return };
+        match content {
+            Content::Written(new) => {
+                let mine = &mut bits[within as usize..bytes.min(within + self.piece_bytes) as usize];
+                mine.copy_from_slice(&new[..mine.len()]);
+                *missing &= !(1 << part);
+            }
+            // A bitmap is never discarded; who does it anyway has something else in mind.
+            Content::Gone | Content::Unsure => *missing |= 1 << part,
+        }
+        for piece in 0..self.per_table {
+            self.look(group, piece);
+        }
+    }
+
+    fn table_is(&mut self, group: u32, piece: u32, content: Content<'_>) {
+        let new = match content {
+            Content::Written(bytes) => self.judge(group, piece, bytes),
+            Content::Gone => Piece::Gone,
+            Content::Unsure => Piece::Unknown,
+        };
+        let at = self.index(group, piece);
+        self.pieces[at] = new;
+        self.look(group, piece);
+    }
+
+    /// What the bytes of a piece are.
+    fn judge(&self, group: u32, piece: u32, bytes: &[u8]) -> Piece {
+        let sb = &self.sb;
+        let first = group * sb.inodes_per_group + piece * (self.piece_bytes / sb.inode_bytes);
+        let mut found = Piece::Zeros;
+        for (number, inode) in (first + 1..).zip(bytes.chunks_exact(sb.inode_bytes as usize)) {
+            if inode.iter().all(|byte| *byte == 0) {
+                continue;
+            }
+            if !self.is_freed(number, inode) {
+                return Piece::Used;
+            }
+            found = Piece::Freed;
+        }
+        found
+    }
+
+    /// Offsets: Documentation/filesystems/ext4/inodes.rst.
+    fn is_freed(&self, number: u32, inode: &[u8]) -> bool {
+        let (mode, links, deleted) = (le16(inode, 0x0), le16(inode, 0x1a), le32(inode, 0x14));
+        // One of the seven types that there are.
+        let is_inode = matches!(mode >> 12, 1 | 2 | 4 | 6 | 8 | 10 | 12);
+        let is_deleted = deleted > self.sb.inodes || mutant!("ext4.orphans-are-freed");
+        let has_no_link = links == 0 || mutant!("ext4.shadow-links-unchecked");
+        is_inode && has_no_link && is_deleted && is_inode_sum(&self.sb, number, inode)
+    }
+
+    /// All bits of the inodes of a piece are known, and clear.
+    fn is_clear(&self, group: u32, piece: u32) -> bool {
+        let per_piece = self.piece_bytes / self.sb.inode_bytes;
+        let first = piece * per_piece;
+        let Bits::Seen { bits, missing } = &self.groups[group as usize].bits else {
+            return matches!(self.groups[group as usize].bits, Bits::Clear);
+        };
+        if *missing != 0 {
+            return false;
+        }
+        let used = |inode: u32| bits[inode as usize / 8] >> (inode % 8) & 1 == 1;
+        !(first..first + per_piece).any(used) || mutant!("ext4.shadow-bits-unchecked")
+    }
+
+    /// Something of this piece has changed.
+    fn look(&mut self, group: u32, piece: u32) {
+        let state = self.pieces[self.index(group, piece)];
+        if !(state == Piece::Freed || self.zeros && state == Piece::Zeros) {
+            return;
+        }
+        let Some(table) = self.groups[group as usize].group.as_ref().map(|g| g.inode_table) else {
+            return;
+        };
+        let at = table * u64::from(self.sb.block_bytes)
+            + u64::from(piece) * u64::from(self.piece_bytes);
+        let unit = u64::from(self.unit_sectors());
+        let first = at / SECTOR as u64 / unit * unit;
+        if self.is_dead(first) {
+            self.dead.insert(first);
+        }
+    }
+
+    /// Sectors of a block of inodes: what is discarded at once.
+    pub fn unit_sectors(&self) -> u32 {
+        (self.sb.block_bytes / SECTOR as u32).max(1)
+    }
+
+    /// The block of inodes that begins with this sector is dead.
+    pub fn is_dead(&self, sector: u64) -> bool {
+        let bytes = u64::from(self.unit_sectors()) * SECTOR as u64;
+        let (at, block_bytes) = (sector * SECTOR as u64, u64::from(self.sb.block_bytes));
+        let mut any = false;
+        for byte in (at..at + bytes).step_by(self.piece_bytes as usize) {
+            let block = byte / block_bytes;
+            let Some(Place { first, what: What::Table(group), .. }) = self.find(block) else {
+                return false;
+            };
+            let piece = ((byte - first * block_bytes) / u64::from(self.piece_bytes)) as u32;
+            if !self.is_clear(group, piece) {
+                return false;
+            }
+            match self.pieces[self.index(group, piece)] {
+                Piece::Unknown | Piece::Used => return false,
+                Piece::Freed => any = true,
+                Piece::Zeros => any |= self.zeros,
+                Piece::Gone => {}
+            }
+        }
+        any
+    }
+
+    /// The next dead sectors that follow each other, `most` at most and as many as are not `busy`; they
+    /// are not given again.
+    pub fn take_dead(&mut self, most: u64, busy: impl Fn(u64) -> bool) -> Option<(u64, u64)> {
+        let unit = u64::from(self.unit_sectors());
+        let free = |sector: u64| !(sector..sector + unit).any(&busy);
+        loop {
+            let first = self.dead.iter().copied().find(|sector| free(*sector))?;
+            let mut end = first;
+            while end - first < most && self.dead.contains(&end) && free(end) {
+                self.dead.remove(&end);
+                if !self.is_dead(end) {
+                    break;
+                }
+                end += unit;
+            }
+            if end > first {
+                return Some((first, end - first));
+            }
+        }
+    }
+
+    /// Bitmaps that were read, not written, must have the checksums that their descriptors say. Those
+    /// that have not are not known.
+    pub fn doubt_bitmaps(&mut self) {
+        for known in &mut self.groups {
+            if let (Some(group), Bits::Seen { bits, .. }) = (&known.group, &known.bits)
+                && !group.is_sum_of(bits, &self.sb)
+            {
+                known.bits = Bits::Unknown;
+            }
+        }
+    }
+
+    /// Descriptors that were read while others may have written them say nothing of what was never used.
+    pub fn forget_unused(&mut self) {
+        for known in self.groups.iter_mut().filter(|known| matches!(known.bits, Bits::Clear)) {
+            known.bits = Bits::Unknown;
+        }
+    }
+
+    /// Looks at every block again.
+    pub fn sweep(&mut self) {
+        for group in 0..self.sb.groups {
+            for piece in 0..self.per_table {
+                self.look(group, piece);
+            }
+        }
+    }
+
+    /// Nothing of it is in a journal that must be replayed, and nobody has it mounted.
+    pub fn is_clean(&self) -> bool {
+        Tables::<[u8]>::refusal(&self.sb).is_none()
+    }
+
+    /// The superblock was written; the volume has so many bytes.
+    pub fn superblock_is(&mut self, content: Content<'_>, volume_bytes: u64) -> Change {
+        let said = match content {
+            Content::Written(bytes) => match bytes.get(1024..2048).and_then(|b| b.try_into().ok()) {
+                Some(bytes) => Superblock::parse(bytes, volume_bytes),
+                None => return Change::None,
+            },
+            Content::Gone => Err(Ext4Error::None("it was discarded")),
+            // The next write of it will say.
+            Content::Unsure => return Change::None,
+        };
+        match said {
+            Ok(sb) if sb.is_like(&self.sb) => {
+                let was = self.is_clean();
+                self.sb = sb;
+                if self.is_clean() && !was { Change::Unmounted } else { Change::None }
+            }
+            Ok(sb) => Change::Other(Box::new(sb)),
+            Err(why) => Change::Ended(why),
+        }
+    }
+
+    /// How many pieces are of a kind.
+    pub fn count(&self, piece: Piece) -> u64 {
+        self.pieces.iter().filter(|p| **p == piece).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests;
