@@ -530,6 +530,11 @@ impl Shadow {
         }
     }
 
+    /// What is dead stays until somebody writes to it or to its bitmap.
+    pub fn wait_for_writes(&mut self) {
+        self.dead.clear();
+    }
+
     /// Looks at every block again.
     pub fn sweep(&mut self) {
         for group in 0..self.sb.groups {

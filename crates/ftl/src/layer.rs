@@ -415,6 +415,10 @@ pub trait Layer: Send + Sync {
     }
     /// The measured part of a run begins: largest values are of what comes now.
     fn measure(&self) {}
+    /// What it has to say to people since it was asked last, in sentences.
+    fn said(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// The text of an attribute.
     ///
     /// # Errors

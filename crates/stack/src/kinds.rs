@@ -9,9 +9,10 @@ use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
 use flashlane_ftl::meter::METER;
 use flashlane_ftl::pftl::{PFTL, PftlConfig};
 use flashlane_ftl::slc::{SLC, SlcConfig};
+use flashlane_idiscard::IDISCARD;
 
 /// Every kind. Filters stand on each other in this order, the first at the bottom.
-pub static KINDS: [&dyn Kind; 5] = [&PBLK, &QBLK, &PFTL, &SLC, &METER];
+pub static KINDS: [&dyn Kind; 6] = [&PBLK, &QBLK, &PFTL, &SLC, &METER, &IDISCARD];
 
 /// What a target is called that has no layer: an application has its PUs.
 pub const RAW: &str = "raw";

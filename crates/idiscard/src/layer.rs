@@ -1,0 +1,405 @@
+//! The way of a request, and the task in the background.
+//!
+//! Owns: [`Idiscard`]. Promises: a request goes on as it came, and its answer comes back as it was; one far
+//! from any metadata costs a look at a bit; one at metadata waits for nothing but a discard at the same
+//! sector. After the start nothing is read but tables of partitions and descriptors that have changed.
+//! Never: writes; discards what [`Shadow`] does not call dead.
+//!
+//! [`Shadow`]: flashlane_ext4::Shadow
+
+use crate::IDISCARD;
+use crate::partitions::{HEAD as HEAD_BYTES, tables};
+use crate::state::{HEAD, State, Task, volume_bytes};
+use flashlane_base::Lba;
+use flashlane_ext4::{Content, Ext4Error, SECTOR, Superblock};
+use flashlane_ftl::block::{
+    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors, SectorsMut,
+    Started,
+};
+use flashlane_ftl::layer::{Counted, Kind, Later, Layer, Saved, Seam, Settings, Stop};
+use flashlane_ftl::stats::{FtlStats, Gauges};
+use flashlane_rt::sync::{AtomicU64, Mutex, Ordering};
+use flashlane_rt::{Cx, Notify};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Sectors that share a bit of what is looked at: 1 MiB.
+const AREA: u64 = 256;
+/// Sectors that are read at once.
+const PIECE: u64 = 256;
+/// Sectors that are discarded at once, at most.
+const DISCARD_MOST: u64 = 1 << 14;
+/// Logical partitions that are looked for.
+const LOGICAL_MOST: usize = 64;
+
+/// See the crate.
+pub struct Idiscard {
+    below: Arc<dyn BlockDev>,
+    info: BlockInfo,
+    zeros: bool,
+    /// A bit per [`AREA`]: something in it is looked at.
+    near: Box<[AtomicU64]>,
+    state: Mutex<State>,
+    /// For the task in the background, for requests that wait for a discard, for the stop.
+    changed: Notify,
+}
+
+impl Idiscard {
+    /// Reads what lies on the sectors below, and follows it.
+    pub(crate) async fn start_on(cx: &Cx, below: Arc<dyn BlockDev>, zeros: bool) -> Arc<Idiscard> {
+        let info = below.info().clone();
+        let words = info.capacity.div_ceil(AREA).div_ceil(64);
+        let layer = Arc::new(Idiscard {
+            near: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            state: Mutex::new(State::new(info.capacity, zeros)),
+            changed: Notify::new(),
+            below,
+            info,
+            zeros,
+        });
+        layer.scan(cx, true).await;
+        let (mine, clock) = (layer.clone(), cx.clone());
+        cx.spawn(async move { mine.keep(&clock).await });
+        layer
+    }
+
+    /// What there is to say since it was asked last.
+    fn said(&self) -> Vec<String> {
+        self.state.lock().said()
+    }
+
+    #[inline]
+    fn is_near(&self, lba: Lba, sectors: u32) -> bool {
+        let from = lba.get() / AREA;
+        let to = (lba.get().saturating_add(u64::from(sectors.max(1))) - 1) / AREA;
+        (from..=to).any(|area| {
+            let word = self.near.get((area / 64) as usize);
+            word.is_some_and(|word| word.load(Ordering::Relaxed) >> (area % 64) & 1 == 1)
+        })
+    }
+
+    /// Everything that is looked at has its bit.
+    fn mark(&self, state: &State) {
+        let mut words = vec![0u64; self.near.len()];
+        for run in state.watched_runs().into_iter().filter(|run| !run.is_empty()) {
+            for area in run.start / AREA..=(run.end - 1) / AREA {
+                if let Some(word) = words.get_mut((area / 64) as usize) {
+                    *word |= 1 << (area % 64);
+                }
+            }
+        }
+        for (near, word) in self.near.iter().zip(words) {
+            near.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// A request in an area where something is looked at.
+    async fn look<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> BlockResult {
+        let (op, lba) = (io.op, io.lba.get());
+        let sectors = lba..lba.saturating_add(io.sectors.into());
+        let content: Option<Sectors<'a>> = match &io.payload {
+            Payload::Write(content) => Some(*content),
+            _ => None,
+        };
+        // What can't be done changes nothing.
+        if io.check(&self.info).is_err() {
+            return self.below.start(cx, io).await;
+        }
+        let watched = loop {
+            let mut state = self.state.lock();
+            let watched = state.watched(&sectors);
+            if !state.is_discarding(&watched) {
+                state.begin(op, &watched);
+                break watched;
+            }
+            state.counts.waits += 1;
+            drop(state);
+            let is_free = || !self.state.lock().is_discarding(&watched);
+            self.changed.wait(cx, is_free).await;
+        };
+        let result = self.below.start(cx, io).await;
+        if watched.is_empty() {
+            return result;
+        }
+        let mut state = self.state.lock();
+        let moved = state.end(op, &watched, |sector| match (&result, content) {
+            (Err(_), _) => Content::Unsure,
+            (Ok(()), None) => Content::Gone,
+            (Ok(()), Some(content)) => {
+                let mut from = content.from((sector - lba) as u32, SECTOR);
+                from.next().map_or(Content::Unsure, Content::Written)
+            }
+        });
+        if moved {
+            self.mark(&state);
+        }
+        drop(state);
+        self.changed.wake(cx);
+        result
+    }
+
+    /// The task in the background.
+    async fn keep(&self, cx: &Cx) {
+        loop {
+            let mut task = None;
+            self.changed
+                .wait(cx, || {
+                    task = self.state.lock().next(DISCARD_MOST);
+                    task.is_some()
+                })
+                .await;
+            match task {
+                Some(Task::Scan) => self.scan(cx, false).await,
+                Some(Task::Learn(first)) => self.learn(cx, first).await,
+                Some(Task::Discard(sectors)) => {
+                    let n = (sectors.end - sectors.start) as u32;
+                    let done = self.below.start(cx, Io::discard(Lba::new(sectors.start), n)).await;
+                    self.state.lock().discarded(done.is_ok());
+                    self.changed.wake(cx);
+                }
+                Some(Task::End) | None => break,
+            }
+        }
+        self.state.lock().ended = true;
+        self.changed.wake(cx);
+    }
+
+    async fn read(&self, cx: &Cx, sectors: Range<u64>) -> Result<Vec<u8>, BlockError> {
+        let n = (sectors.end - sectors.start) as u32;
+        let mut bytes = vec![0; n as usize * SECTOR];
+        let payload = Payload::Read(SectorsMut::One(&mut bytes));
+        let io = Io { payload, ..Io::read(Lba::new(sectors.start), n, &mut []) };
+        self.below.start(cx, io).await?;
+        Ok(bytes)
+    }
+
+    /// Looks for partitions and file systems. At the start nobody else is here, and everything is read.
+    async fn scan(&self, cx: &Cx, at_start: bool) {
+        let drive = self.info.capacity * SECTOR as u64;
+        let head = self.read(cx, 0..HEAD.min(self.info.capacity)).await.unwrap_or_default();
+        let whole = head.get(1024..2048).and_then(|b| b.try_into().ok());
+        let is_whole = whole.is_some_and(|b| {
+            !matches!(Superblock::parse(b, drive), Err(Ext4Error::None(_)))
+        });
+        let tables = if is_whole { None } else { Some(self.tables(cx, &head, drive).await) };
+        let volumes: Vec<(u64, u64, bool)> = {
+            let mut state = self.state.lock();
+            state.divide(tables);
+            self.mark(&state);
+            let volumes = state.volumes.iter();
+            volumes.map(|v| (v.sectors.start, volume_bytes(v), v.shadow.is_some())).collect()
+        };
+        for (first, bytes, _) in volumes.into_iter().filter(|(.., followed)| !followed) {
+            let Ok(sector) = self.read(cx, first..first + 1).await else { continue };
+            let Ok(sb) = sector[1024..2048].try_into() else { continue };
+            let parsed = Superblock::parse(sb, bytes);
+            {
+                let mut state = self.state.lock();
+                let at = state.volumes.iter().position(|v| v.sectors.start == first);
+                let Some(at) = at.filter(|at| state.volumes[*at].shadow.is_none()) else { continue };
+                match parsed {
+                    Ok(sb) => state.follow(at, sb, !at_start),
+                    Err(why) => {
+                        state.cannot(first, &why);
+                        continue;
+                    }
+                }
+                self.mark(&state);
+            }
+            if at_start {
+                self.read_all(cx, first).await;
+            }
+        }
+    }
+
+    /// Tables of partitions, and the sectors in which they are.
+    async fn tables(
+        &self,
+        cx: &Cx,
+        head: &[u8],
+        drive: u64,
+    ) -> (crate::partitions::Tables, BTreeSet<u64>) {
+        let mut at: BTreeSet<u64> = (0..HEAD.min(self.info.capacity)).collect();
+        let mut found = tables(&head[..head.len().min(HEAD_BYTES)], drive);
+        let mut next = found.extended.as_ref().map(|(bytes, _)| bytes.start);
+        for _ in 0..LOGICAL_MOST {
+            let Some(byte) = next.filter(|byte| byte + 512 <= drive) else { break };
+            let sector = byte / SECTOR as u64;
+            at.insert(sector);
+            let Ok(bytes) = self.read(cx, sector..sector + 1).await else { break };
+            let within = (byte % SECTOR as u64) as usize;
+            next = found.add_logical(byte, &bytes[within..within + 512], drive);
+        }
+        (found, at)
+    }
+
+    /// Reads the descriptors of a file system in use.
+    async fn learn(&self, cx: &Cx, first: u64) {
+        for run in self.runs(first, false) {
+            self.state.lock().begin_reading();
+            let Ok(bytes) = self.read(cx, run.clone()).await else { continue };
+            let mut state = self.state.lock();
+            if state.was_read(first, run.start, &bytes) {
+                self.mark(&state);
+            }
+        }
+        if let Some(shadow) = self.state.lock().shadow(first) {
+            shadow.forget_unused();
+        }
+    }
+
+    /// Sectors of the drive with descriptors of a file system, or with all that follows from them, in pieces.
+    fn runs(&self, first: u64, bodies: bool) -> Vec<Range<u64>> {
+        let mut state = self.state.lock();
+        let Some(shadow) = state.shadow(first) else { return Vec::new() };
+        let runs = if bodies { shadow.bodies() } else { shadow.descriptors() };
+        let pieces = |run: Range<u64>| {
+            let (from, to) = (first + run.start, first + run.end);
+            (from..to).step_by(PIECE as usize).map(move |at| at..to.min(at + PIECE))
+        };
+        runs.into_iter().flat_map(pieces).collect()
+    }
+
+    /// Reads everything of a file system that nobody uses yet, and says what is dead in it.
+    async fn read_all(&self, cx: &Cx, first: u64) {
+        for bodies in [false, true] {
+            for run in self.runs(first, bodies) {
+                let mut at = run.start;
+                while at < run.end {
+                    let Extent { sectors, holds } = self.below.extent(Lba::new(at), run.end - at);
+                    let end = (at + sectors.max(1)).min(run.end);
+                    let bytes = match holds || !bodies {
+                        true => self.read(cx, at..end).await.ok(),
+                        false => None,
+                    };
+                    if let Some(shadow) = self.state.lock().shadow(first) {
+                        for (i, sector) in (at..end).enumerate() {
+                            let content = match &bytes {
+                                Some(bytes) => Content::Written(&bytes[i * SECTOR..][..SECTOR]),
+                                None if holds || !bodies => Content::Unsure,
+                                None => Content::Gone,
+                            };
+                            shadow.holds(sector - first, content);
+                        }
+                    }
+                    at = end;
+                }
+            }
+        }
+        let mut state = self.state.lock();
+        if let Some(shadow) = state.shadow(first) {
+            shadow.doubt_bitmaps();
+            match shadow.is_clean() {
+                true => shadow.sweep(),
+                false => shadow.wait_for_writes(),
+            }
+        }
+        self.mark(&state);
+    }
+}
+
+impl BlockDev for Idiscard {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+
+    #[inline]
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        if io.op == BlockOp::Flush || !self.is_near(io.lba, io.sectors) {
+            return self.below.start(cx, io);
+        }
+        Started::later(self.look(cx, io))
+    }
+
+    fn expect(&self, op: BlockOp, lba: Lba) {
+        self.below.expect(op, lba);
+    }
+
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.below.extent(lba, most)
+    }
+}
+
+impl Layer for Idiscard {
+    fn kind(&self) -> &'static dyn Kind {
+        &IDISCARD
+    }
+
+    fn above(self: Arc<Self>) -> Seam {
+        Seam::Block(self)
+    }
+
+    fn settings(&self) -> Settings {
+        json!({ "zeros": self.zeros })
+    }
+
+    fn stats(&self) -> Option<FtlStats> {
+        None
+    }
+
+    fn gauges(&self) -> Option<Gauges> {
+        None
+    }
+
+    fn counted(&self) -> Vec<Counted> {
+        let state = self.state.lock();
+        let counts = state.counts;
+        let followed = state.volumes.iter().filter(|v| v.shadow.is_some()).count() as u64;
+        let numbers = [
+            ("file_systems", followed),
+            ("discards", counts.discards),
+            ("discarded_sectors", counts.discarded_sectors),
+            ("failed_discards", counts.failed),
+            ("seen_sectors", counts.seen_sectors),
+            ("waits", counts.waits),
+        ];
+        numbers.map(|(name, value)| Counted { name, value }).to_vec()
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.said()
+    }
+
+    /// As what it stands on.
+    fn acks_are_durable(&self) -> bool {
+        true
+    }
+
+    fn cuts_take_room(&self) -> bool {
+        false
+    }
+
+    fn read_only(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn drain<'a>(&'a self, _: &'a Cx) -> Later<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// What is dead by now is discarded first.
+    fn stop<'a>(self: Arc<Self>, cx: &'a Cx, _: Stop) -> Later<'a, Result<(), BlockError>> {
+        Box::pin(async move {
+            self.state.lock().stops = true;
+            self.changed.wake(cx);
+            self.changed.wait(cx, || self.state.lock().ended).await;
+            Ok(())
+        })
+    }
+
+    fn walk(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn state(&self) -> String {
+        let counts = self.counted();
+        let shown: Vec<String> = counts.iter().map(|c| format!("{} {}", c.name, c.value)).collect();
+        shown.join(", ")
+    }
+
+    fn power_lost(&self) -> Option<Saved> {
+        None
+    }
+}

@@ -1,0 +1,413 @@
+//! What is followed, who is at it, and what is to be discarded next.
+//!
+//! Owns: the file systems that are followed, the requests under way on what says something of them, the
+//! discard under way. Promises: a sector is discarded only while no request is at it; what two writes
+//! at once, or one that failed, have left there is not known; what was read counts only where nobody has
+//! written since. Never: waits; touches the drive.
+
+use crate::partitions::{self, Tables};
+use flashlane_base::mutant;
+use flashlane_ext4::{Change, Content, Ext4Error, SECTOR, Shadow, Superblock};
+use flashlane_ftl::block::BlockOp;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Sectors of the first tables of partitions.
+pub(crate) const HEAD: u64 = (partitions::HEAD / SECTOR) as u64;
+/// Sentences that are kept until somebody asks.
+const SAID_MOST: usize = 100;
+
+/// Sectors side by side that may hold a file system.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    pub(crate) sectors: Range<u64>,
+    pub(crate) shadow: Option<Shadow>,
+}
+
+/// Requests at a sector.
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    requests: u32,
+    writes: u32,
+    /// Two writes were at it at once.
+    clash: bool,
+}
+
+/// How many times something happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) discards: u64,
+    pub(crate) discarded_sectors: u64,
+    /// Sectors with metadata of file systems that are followed, which the host has written.
+    pub(crate) seen_sectors: u64,
+    /// Requests that waited for a discard.
+    pub(crate) waits: u64,
+    pub(crate) failed: u64,
+}
+
+/// What the task in the background does next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Looks for file systems anew: tables of partitions have changed.
+    Scan,
+    /// Reads the descriptors of the file system that begins there.
+    Learn(u64),
+    /// Discards these sectors.
+    Discard(Range<u64>),
+    End,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    zeros: bool,
+    capacity: u64,
+    pub(crate) volumes: Vec<Volume>,
+    /// Sectors with tables of partitions, if the drive is not one file system.
+    tables: BTreeSet<u64>,
+    has_table: bool,
+    busy: BTreeMap<u64, Busy>,
+    discarding: Range<u64>,
+    /// What was written since a reading began.
+    touched: Option<BTreeSet<u64>>,
+    scan: bool,
+    learn: BTreeSet<u64>,
+    said: Vec<String>,
+    pub(crate) stops: bool,
+    pub(crate) ended: bool,
+    pub(crate) counts: Counts,
+}
+
+/// Why there is nothing to follow; silence where there is just nothing.
+fn words(why: &Ext4Error) -> Option<String> {
+    match why {
+        Ext4Error::None(_) => None,
+        other => Some(other.to_string()),
+    }
+}
+
+impl State {
+    pub(crate) fn new(capacity: u64, zeros: bool) -> State {
+        State {
+            zeros,
+            capacity,
+            volumes: Vec::new(),
+            tables: BTreeSet::new(),
+            has_table: false,
+            busy: BTreeMap::new(),
+            discarding: 0..0,
+            touched: None,
+            scan: false,
+            learn: BTreeSet::new(),
+            said: Vec::new(),
+            stops: false,
+            ended: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What there is to say since it was asked last.
+    pub(crate) fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    fn say(&mut self, at: u64, what: String) {
+        if self.said.len() < SAID_MOST {
+            self.said.push(match at {
+                0 => what,
+                at => format!("partition at byte {}: {what}", at * SECTOR as u64),
+            });
+        }
+    }
+
+    /// Sectors of the drive that are looked at, in runs.
+    pub(crate) fn watched_runs(&self) -> Vec<Range<u64>> {
+        let of = |volume: &Volume| -> Vec<Range<u64>> {
+            let first = volume.sectors.start;
+            let places = volume.shadow.iter().flat_map(|shadow| shadow.places());
+            let shifted = places.map(|run| run.start + first..run.end + first);
+            std::iter::once(first..first + 1).chain(shifted).collect()
+        };
+        let tables = self.tables.iter().map(|sector| *sector..sector + 1);
+        tables.chain(self.volumes.iter().flat_map(of)).collect()
+    }
+
+    /// Of these sectors, those that are looked at.
+    pub(crate) fn watched(&self, sectors: &Range<u64>) -> Vec<u64> {
+        let mut all: Vec<u64> = self.tables.range(sectors.clone()).copied().collect();
+        for volume in &self.volumes {
+            let of = &volume.sectors;
+            let (from, to) = (sectors.start.max(of.start), sectors.end.min(of.end));
+            if from >= to {
+                continue;
+            }
+            let here = from - of.start..to - of.start;
+            match &volume.shadow {
+                Some(shadow) => all.extend(shadow.watched(here).map(|sector| of.start + sector)),
+                None => all.extend((here.start == 0).then_some(of.start)),
+            }
+        }
+        all
+    }
+
+    /// A discard of ours is at one of these sectors.
+    pub(crate) fn is_discarding(&self, sectors: &[u64]) -> bool {
+        let any = sectors.iter().any(|sector| self.discarding.contains(sector));
+        any && !mutant!("idiscard.discard-in-flight-ignored")
+    }
+
+    /// A request is at these sectors from now on.
+    pub(crate) fn begin(&mut self, op: BlockOp, sectors: &[u64]) {
+        let writes = u32::from(op != BlockOp::Read);
+        for sector in sectors {
+            let busy = self.busy.entry(*sector).or_default();
+            busy.requests += 1;
+            busy.writes += writes;
+            busy.clash |= busy.writes > 1;
+        }
+    }
+
+    /// It has ended; a write has left this at the sector `content` is asked for. True if other sectors are to be looked at
+    /// now, or somebody has work.
+    pub(crate) fn end<'c>(
+        &mut self,
+        op: BlockOp,
+        sectors: &[u64],
+        mut content: impl FnMut(u64) -> Content<'c>,
+    ) -> bool {
+        let mut moved = false;
+        for sector in sectors {
+            let Some(busy) = self.busy.get_mut(sector) else { continue };
+            busy.requests -= 1;
+            busy.writes -= u32::from(op != BlockOp::Read);
+            let busy = *busy;
+            if busy.requests == 0 {
+                self.busy.remove(sector);
+            }
+            if op == BlockOp::Read {
+                continue;
+            }
+            if let Some(touched) = &mut self.touched {
+                touched.insert(*sector);
+            }
+            self.counts.seen_sectors += 1;
+            let clash = busy.clash && !mutant!("idiscard.clash-ignored");
+            let content = if clash { Content::Unsure } else { content(*sector) };
+            moved |= self.holds(*sector, content);
+        }
+        moved
+    }
+
+    /// The sector holds something else now.
+    fn holds(&mut self, sector: u64, content: Content<'_>) -> bool {
+        if self.tables.contains(&sector) {
+            self.table_is(sector, content);
+        }
+        let at = self.volumes.iter().position(|volume| volume.sectors.contains(&sector));
+        let Some(at) = at else { return self.scan };
+        let first = self.volumes[at].sectors.start;
+        let mut moved = false;
+        if sector == first {
+            moved = self.superblock_is(at, content);
+        }
+        if let Some(shadow) = &mut self.volumes[at].shadow {
+            moved |= shadow.holds(sector - first, content);
+        }
+        moved
+    }
+
+    /// Whether there may be a table now, or is no more.
+    fn table_is(&mut self, sector: u64, content: Content<'_>) {
+        let may_be = match content {
+            Content::Written(bytes) => {
+                let efi = |at: usize| bytes.get(at..at + 8) == Some(b"EFI PART");
+                let superblock = bytes.get(1080..1082) == Some(&[0x53, 0xef]);
+                let mbr = bytes.get(510..512) == Some(&[0x55, 0xaa]);
+                efi(0) || efi(512) || sector == 0 && (mbr || superblock)
+            }
+            Content::Gone => false,
+            Content::Unsure => true,
+        };
+        self.scan |= may_be || self.has_table;
+    }
+
+    fn superblock_is(&mut self, at: usize, content: Content<'_>) -> bool {
+        let volume = &mut self.volumes[at];
+        let (first, bytes) = (volume.sectors.start, volume_bytes(volume));
+        if let Some(shadow) = &mut volume.shadow {
+            return match shadow.superblock_is(content, bytes) {
+                Change::None => false,
+                Change::Unmounted => {
+                    shadow.sweep();
+                    true
+                }
+                Change::Other(sb) => {
+                    self.follow(at, *sb, true);
+                    true
+                }
+                Change::Ended(why) => {
+                    volume.shadow = None;
+                    self.say(first, format!("nothing is discarded any more: {why}"));
+                    // Something else may begin there: partitions.
+                    self.scan |= first == 0;
+                    true
+                }
+            };
+        }
+        let Content::Written(bytes_of) = content else { return false };
+        let Some(sb) = bytes_of.get(1024..2048).and_then(|b| b.try_into().ok()) else { return false };
+        match Superblock::parse(sb, bytes) {
+            Ok(sb) => {
+                self.follow(at, sb, true);
+                true
+            }
+            Err(why) => {
+                self.cannot(first, &why);
+                false
+            }
+        }
+    }
+
+    /// A file system is followed from now on; with `learn`, its descriptors are to be read.
+    pub(crate) fn follow(&mut self, at: usize, sb: Superblock, learn: bool) {
+        let volume = &mut self.volumes[at];
+        let (first, old) = (volume.sectors.start, volume.shadow.take());
+        let uuid = old.as_ref().map(|old| old.superblock().uuid);
+        let what = format!("ext4 with {} inodes in {} groups", sb.inodes, sb.groups);
+        let again = uuid == Some(sb.uuid);
+        let says = match Shadow::new(sb, self.zeros) {
+            Ok(mut shadow) => {
+                old.iter().for_each(|old| shadow.inherit(old));
+                if learn && shadow.has_sums() {
+                    self.learn.insert(first);
+                }
+                let kib = shadow.bytes().div_ceil(1024);
+                volume.shadow = Some(shadow);
+                let verb = if again { "changed, and is followed on" } else { "is followed" };
+                format!("{what} {verb}, in {kib} KiB of memory")
+            }
+            Err(why) => format!("ext4 is not followed: {why}"),
+        };
+        self.say(first, says);
+    }
+
+    /// The drive is divided so now. What is followed already, and lies where it lay, is followed on.
+    pub(crate) fn divide(&mut self, tables: Option<(Tables, BTreeSet<u64>)>) {
+        let mut old = std::mem::take(&mut self.volumes);
+        let mut add = |volumes: &mut Vec<Volume>, sectors: Range<u64>| {
+            let same = old.iter().position(|volume| volume.sectors == sectors);
+            let shadow = same.and_then(|at| old.swap_remove(at).shadow);
+            volumes.push(Volume { sectors, shadow });
+        };
+        let mut volumes = Vec::new();
+        self.scan = false;
+        self.has_table = false;
+        let mut odd = Vec::new();
+        match tables {
+            None => {
+                self.tables.clear();
+                add(&mut volumes, 0..self.capacity);
+            }
+            Some((tables, at)) => {
+                self.has_table = tables.any;
+                self.tables = at;
+                for part in tables.parts {
+                    let bytes = SECTOR as u64;
+                    match part.start.is_multiple_of(bytes) {
+                        true => add(&mut volumes, part.start / bytes..part.end / bytes),
+                        false => odd.push(part.start),
+                    }
+                }
+            }
+        }
+        self.volumes = volumes;
+        self.volumes.retain(|volume| !volume.sectors.is_empty());
+        for byte in odd {
+            self.say(0, format!("the partition at byte {byte} is not followed: it begins within a sector"));
+        }
+    }
+
+    /// A reading begins: what is written meanwhile counts.
+    pub(crate) fn begin_reading(&mut self) {
+        self.touched = Some(BTreeSet::new());
+    }
+
+    /// This was read of sectors of a file system, from the first on. True if others are of interest since.
+    pub(crate) fn was_read(&mut self, first: u64, from: u64, bytes: &[u8]) -> bool {
+        let mut moved = false;
+        let touched = self.touched.take().unwrap_or_default();
+        let busy = &self.busy;
+        let Some(volume) = self.volumes.iter_mut().find(|volume| volume.sectors.start == first) else {
+            return false;
+        };
+        let Some(shadow) = &mut volume.shadow else { return false };
+        for (sector, bytes) in (from..).zip(bytes.chunks_exact(SECTOR)) {
+            let is_mine = touched.contains(&sector) || busy.get(&sector).is_some_and(|b| b.writes > 0);
+            if !is_mine || mutant!("idiscard.reading-wins") {
+                moved |= shadow.holds(sector - first, Content::Written(bytes));
+            }
+        }
+        moved
+    }
+
+    /// What is to be done next, if anything: a discard is under way from then on.
+    pub(crate) fn next(&mut self, most: u64) -> Option<Task> {
+        if self.scan && !self.stops {
+            self.scan = false;
+            return Some(Task::Scan);
+        }
+        if let Some(first) = self.learn.pop_first()
+            && !self.stops
+        {
+            return Some(Task::Learn(first));
+        }
+        let busy = &self.busy;
+        for volume in &mut self.volumes {
+            let first = volume.sectors.start;
+            let is_busy = |sector: u64| {
+                busy.contains_key(&(first + sector)) && !mutant!("idiscard.write-in-flight-ignored")
+            };
+            if let Some(shadow) = &mut volume.shadow
+                && let Some((sector, n)) = shadow.take_dead(most, is_busy)
+            {
+                self.discarding = first + sector..first + sector + n;
+                return Some(Task::Discard(self.discarding.clone()));
+            }
+        }
+        self.stops.then_some(Task::End)
+    }
+
+    pub(crate) fn shadow(&mut self, first: u64) -> Option<&mut Shadow> {
+        self.volumes.iter_mut().find(|volume| volume.sectors.start == first)?.shadow.as_mut()
+    }
+
+    /// What begins there is no file system that can be followed.
+    pub(crate) fn cannot(&mut self, first: u64, why: &Ext4Error) {
+        if let Some(why) = words(why) {
+            self.say(first, format!("ext4 is not followed: {why}"));
+        }
+    }
+
+    /// The discard has ended.
+    pub(crate) fn discarded(&mut self, good: bool) {
+        let sectors = std::mem::replace(&mut self.discarding, 0..0);
+        self.counts.discards += 1;
+        match good {
+            true => self.counts.discarded_sectors += sectors.end - sectors.start,
+            false => self.counts.failed += 1,
+        }
+        let content = if good { Content::Gone } else { Content::Unsure };
+        for volume in &mut self.volumes {
+            let first = volume.sectors.start;
+            if let Some(shadow) = &mut volume.shadow
+                && volume.sectors.contains(&sectors.start)
+            {
+                sectors.clone().for_each(|sector| _ = shadow.holds(sector - first, content));
+            }
+        }
+    }
+}
+
+/// Bytes of a volume.
+pub(crate) fn volume_bytes(volume: &Volume) -> u64 {
+    (volume.sectors.end - volume.sectors.start) * SECTOR as u64
+}
