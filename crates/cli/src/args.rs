@@ -477,6 +477,10 @@ pub(crate) struct Serve {
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
     pub(crate) sector_size: u32,
+    /// Discard what the ext4 file system on a target forgot to: blocks of inodes that are all removed; with
+    /// `zeros` also blocks of zeros in inode tables
+    #[arg(long, value_name = "ALSO", num_args = 0..=1, require_equals = true, default_missing_value = "inodes")]
+    pub(crate) idiscard: Option<Ghosts>,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,
@@ -490,6 +494,15 @@ pub(crate) struct Serve {
     pub(crate) recording: Record,
     #[command(flatten)]
     pub(crate) how: HowMounted,
+}
+
+/// What `serve --idiscard` discards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ghosts {
+    /// Blocks of removed inodes
+    Inodes,
+    /// These, and blocks of zeros
+    Zeros,
 }
 
 #[derive(ClapArgs)]

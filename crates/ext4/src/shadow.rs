@@ -101,7 +101,10 @@ enum Bits {
     /// No inode was ever used, and there is no bitmap yet.
     Clear,
     /// A bit of `missing` for each sector of them that nobody has seen.
-    Seen { bits: Box<[u8]>, missing: u16 },
+    Seen {
+        bits: Box<[u8]>,
+        missing: u16,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -379,7 +382,8 @@ impl Shadow {
         let Bits::Seen { bits, missing } = &mut known.bits else { return };
         match content {
             Content::Written(new) => {
-                let mine = &mut bits[within as usize..bytes.min(within + self.piece_bytes) as usize];
+                let mine =
+                    &mut bits[within as usize..bytes.min(within + self.piece_bytes) as usize];
                 mine.copy_from_slice(&new[..mine.len()]);
                 *missing &= !(1 << part);
             }
@@ -452,8 +456,8 @@ impl Shadow {
         let Some(table) = self.groups[group as usize].group.as_ref().map(|g| g.inode_table) else {
             return;
         };
-        let at = table * u64::from(self.sb.block_bytes)
-            + u64::from(piece) * u64::from(self.piece_bytes);
+        let at =
+            table * u64::from(self.sb.block_bytes) + u64::from(piece) * u64::from(self.piece_bytes);
         let unit = u64::from(self.unit_sectors());
         let first = at / SECTOR as u64 / unit * unit;
         if self.is_dead(first) {
@@ -552,10 +556,12 @@ impl Shadow {
     /// The superblock was written; the volume has so many bytes.
     pub fn superblock_is(&mut self, content: Content<'_>, volume_bytes: u64) -> Change {
         let said = match content {
-            Content::Written(bytes) => match bytes.get(1024..2048).and_then(|b| b.try_into().ok()) {
-                Some(bytes) => Superblock::parse(bytes, volume_bytes),
-                None => return Change::None,
-            },
+            Content::Written(bytes) => {
+                match bytes.get(1024..2048).and_then(|b| b.try_into().ok()) {
+                    Some(bytes) => Superblock::parse(bytes, volume_bytes),
+                    None => return Change::None,
+                }
+            }
             Content::Gone => Err(Ext4Error::None("it was discarded")),
             // The next write of it will say.
             Content::Unsure => return Change::None,

@@ -13,8 +13,8 @@ use crate::state::{HEAD, State, Task, volume_bytes};
 use flashlane_base::Lba;
 use flashlane_ext4::{Content, Ext4Error, SECTOR, Superblock};
 use flashlane_ftl::block::{
-    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors, SectorsMut,
-    Started,
+    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors,
+    SectorsMut, Started,
 };
 use flashlane_ftl::layer::{Counted, Kind, Later, Layer, Saved, Seam, Settings, Stop};
 use flashlane_ftl::stats::{FtlStats, Gauges};
@@ -162,7 +162,7 @@ impl Idiscard {
                 Some(Task::End) | None => break,
             }
         }
-        self.state.lock().ended = true;
+        self.state.lock().end_all();
         self.changed.wake(cx);
     }
 
@@ -180,9 +180,8 @@ impl Idiscard {
         let drive = self.info.capacity * SECTOR as u64;
         let head = self.read(cx, 0..HEAD.min(self.info.capacity)).await.unwrap_or_default();
         let whole = head.get(1024..2048).and_then(|b| b.try_into().ok());
-        let is_whole = whole.is_some_and(|b| {
-            !matches!(Superblock::parse(b, drive), Err(Ext4Error::None(_)))
-        });
+        let is_whole =
+            whole.is_some_and(|b| !matches!(Superblock::parse(b, drive), Err(Ext4Error::None(_))));
         let tables = if is_whole { None } else { Some(self.tables(cx, &head, drive).await) };
         let volumes: Vec<(u64, u64, bool)> = {
             let mut state = self.state.lock();
@@ -198,7 +197,9 @@ impl Idiscard {
             {
                 let mut state = self.state.lock();
                 let at = state.volumes.iter().position(|v| v.sectors.start == first);
-                let Some(at) = at.filter(|at| state.volumes[*at].shadow.is_none()) else { continue };
+                let Some(at) = at.filter(|at| state.volumes[*at].shadow.is_none()) else {
+                    continue;
+                };
                 match parsed {
                     Ok(sb) => state.follow(at, sb, !at_start),
                     Err(why) => {

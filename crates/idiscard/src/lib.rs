@@ -73,7 +73,12 @@ impl Kind for IdiscardKind {
         json!({ "kind": "idiscard", "zeros": zeros(settings) })
     }
 
-    fn differs(&self, asked: &Settings, found: &Settings, _: u32) -> Option<(&'static str, String)> {
+    fn differs(
+        &self,
+        asked: &Settings,
+        found: &Settings,
+        _: u32,
+    ) -> Option<(&'static str, String)> {
         let (asked, found) = (zeros(asked), zeros(found));
         (asked != found).then(|| ("zeros", found.to_string()))
     }

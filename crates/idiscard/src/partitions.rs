@@ -97,7 +97,8 @@ impl Tables {
     /// Takes a partition that lies within the drive, and on no other one.
     pub(crate) fn add(&mut self, bytes: Range<u64>, drive: u64) {
         let apart = |other: &Range<u64>| bytes.end <= other.start || other.end <= bytes.start;
-        let fits = bytes.start >= SECTOR as u64 / 8 && bytes.start < bytes.end && bytes.end <= drive;
+        let fits =
+            bytes.start >= SECTOR as u64 / 8 && bytes.start < bytes.end && bytes.end <= drive;
         if fits && self.parts.iter().all(apart) && self.parts.len() < MOST {
             self.parts.push(bytes);
         }
@@ -113,7 +114,8 @@ impl Tables {
         }
         let follows = extended.start + next.1 * block;
         // The chain ascends, so it has an end.
-        (is_extended(next.0) && follows > at && follows < extended.end.min(drive)).then_some(follows)
+        (is_extended(next.0) && follows > at && follows < extended.end.min(drive))
+            .then_some(follows)
     }
 }
 
@@ -137,7 +139,8 @@ mod tests {
 
     #[test]
     fn an_mbr_and_its_logical_partitions() {
-        let head = mbr(&[(0x83, 2048, 8192), (0xf, 16384, 65536), (0x83, 4096, 10), (0x83, 1, 9 << 26)]);
+        let head =
+            mbr(&[(0x83, 2048, 8192), (0xf, 16384, 65536), (0x83, 4096, 10), (0x83, 1, 9 << 26)]);
         let mut found = tables(&head, DRIVE);
         // The third lies in the first, the fourth beyond the end.
         assert_eq!(found.parts, [2048 * 512..10240 * 512]);
@@ -162,7 +165,9 @@ mod tests {
             put(block + 72, 2, 8);
             put(block + 80, 128, 4);
             put(block + 84, 128, 4);
-            for (i, (first, last)) in [(256, 999), (1000, 2000), (u64::MAX - 1, u64::MAX)].iter().enumerate() {
+            for (i, (first, last)) in
+                [(256, 999), (1000, 2000), (u64::MAX - 1, u64::MAX)].iter().enumerate()
+            {
                 let at = 2 * block + 128 * i;
                 put(at, 1, 8);
                 put(at + 32, *first, 8);

@@ -254,7 +254,9 @@ impl State {
             };
         }
         let Content::Written(bytes_of) = content else { return false };
-        let Some(sb) = bytes_of.get(1024..2048).and_then(|b| b.try_into().ok()) else { return false };
+        let Some(sb) = bytes_of.get(1024..2048).and_then(|b| b.try_into().ok()) else {
+            return false;
+        };
         match Superblock::parse(sb, bytes) {
             Ok(sb) => {
                 self.follow(at, sb, true);
@@ -322,7 +324,10 @@ impl State {
         self.volumes = volumes;
         self.volumes.retain(|volume| !volume.sectors.is_empty());
         for byte in odd {
-            self.say(0, format!("the partition at byte {byte} is not followed: it begins within a sector"));
+            self.say(
+                0,
+                format!("the partition at byte {byte} is not followed: it begins within a sector"),
+            );
         }
     }
 
@@ -336,12 +341,14 @@ impl State {
         let mut moved = false;
         let touched = self.touched.take().unwrap_or_default();
         let busy = &self.busy;
-        let Some(volume) = self.volumes.iter_mut().find(|volume| volume.sectors.start == first) else {
+        let Some(volume) = self.volumes.iter_mut().find(|volume| volume.sectors.start == first)
+        else {
             return false;
         };
         let Some(shadow) = &mut volume.shadow else { return false };
         for (sector, bytes) in (from..).zip(bytes.chunks_exact(SECTOR)) {
-            let is_mine = touched.contains(&sector) || busy.get(&sector).is_some_and(|b| b.writes > 0);
+            let is_mine =
+                touched.contains(&sector) || busy.get(&sector).is_some_and(|b| b.writes > 0);
             if !is_mine || mutant!("idiscard.reading-wins") {
                 moved |= shadow.holds(sector - first, Content::Written(bytes));
             }
@@ -374,6 +381,20 @@ impl State {
             }
         }
         self.stops.then_some(Task::End)
+    }
+
+    /// Nothing is discarded any more.
+    pub(crate) fn end_all(&mut self) {
+        let Counts { discards, discarded_sectors, .. } = self.counts;
+        if discards > 0 {
+            self.say(
+                0,
+                format!(
+                    "{discarded_sectors} sectors of dead inodes discarded, in {discards} requests"
+                ),
+            );
+        }
+        self.ended = true;
     }
 
     pub(crate) fn shadow(&mut self, first: u64) -> Option<&mut Shadow> {

@@ -1,0 +1,305 @@
+//! The layer under hosts that do several things at once, on a device whose requests overlap.
+
+use crate::state::{State, Task};
+use crate::{IDISCARD, Idiscard, IdiscardKind};
+use flashlane_base::{Lba, Ns, Rng};
+use flashlane_ext4::Content;
+use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::layer::{Kind, Layer, Seam, Stop};
+use flashlane_rt::{CostTable, Cx, Join, Virtual};
+use flashlane_testkit::ext4::{self as made, IN_BLOCK, Inode, PER_GROUP, TABLE_BLOCKS};
+use flashlane_testkit::ram::Ram;
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Sectors of the drive: a file system, and room behind it.
+const DRIVE: u64 = 2 * made::BLOCKS;
+
+/// Runs `main` on a layer on a drive of which these sectors were written before.
+fn on_layer<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    zeros: bool,
+    held: Vec<(u64, Vec<u8>)>,
+    main: impl FnOnce(Arc<Idiscard>, Arc<Ram>, Cx) -> F + 'static,
+) -> T {
+    let ram = Arc::new(Ram::new(DRIVE, 4096, Ns::from_us(100), seed));
+    let run = Virtual::new(1, seed, CostTable::zero());
+    let (cx, below) = (run.cx(), ram.clone());
+    let ended = run.run(async move {
+        for (sector, bytes) in &held {
+            write(&*below, &cx, *sector, bytes).await;
+        }
+        let layer = Idiscard::start_on(&cx, below.clone(), zeros).await;
+        let value = main(layer.clone(), below, cx.clone()).await;
+        layer.stop(&cx, Stop::Clean).await.expect("it ends");
+        value
+    });
+    ended.expect("nobody waits for ever")
+}
+
+async fn write(device: &dyn BlockDev, cx: &Cx, sector: u64, bytes: &[u8]) {
+    let io = Io::write(Lba::new(sector), (bytes.len() / 4096) as u32, false, bytes);
+    device.start(cx, io).await.expect("a write");
+}
+
+async fn read(device: &dyn BlockDev, cx: &Cx, sector: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    device.start(cx, Io::read(Lba::new(sector), 1, &mut bytes)).await.expect("a read");
+    bytes
+}
+
+/// A fresh file system, unmounted.
+fn fresh() -> Vec<(u64, Vec<u8>)> {
+    let bitmap = |group| (made::bitmap_at(group), made::bitmap(|_| false));
+    vec![
+        (0, made::superblock(true, made::GROUPS)),
+        (made::DESCRIPTORS, made::descriptors()),
+        bitmap(0),
+        bitmap(1),
+    ]
+}
+
+fn counted(layer: &Idiscard, name: &str) -> u64 {
+    let all = layer.counted();
+    all.iter().find(|c| c.name == name).unwrap_or_else(|| panic!("no {name}")).value
+}
+
+/// What a kernel has in memory; one write of a block at a time is under way, as its buffers are locked.
+struct Kernel {
+    layer: Arc<Idiscard>,
+    inodes: RefCell<Vec<Inode>>,
+    /// What was written last of each block of a table.
+    written: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Kernel {
+    fn new(layer: Arc<Idiscard>) -> Rc<Kernel> {
+        Rc::new(Kernel {
+            layer,
+            inodes: RefCell::new(vec![Inode::Never; 2 * PER_GROUP]),
+            written: RefCell::new(vec![vec![0; 4096]; TABLE_BLOCKS]),
+        })
+    }
+
+    fn set(&self, inode: usize, to: Inode) {
+        self.inodes.borrow_mut()[inode] = to;
+    }
+
+    async fn write_table(&self, cx: &Cx, block: usize) {
+        let bytes = made::table(block, &self.inodes.borrow());
+        self.written.borrow_mut()[block].clone_from(&bytes);
+        write(&*self.layer, cx, made::table_at(block), &bytes).await;
+    }
+
+    async fn write_bits(&self, cx: &Cx, group: usize) {
+        let bytes = made::bitmap(|i| self.inodes.borrow()[group * PER_GROUP + i].is_used());
+        write(&*self.layer, cx, made::bitmap_at(group), &bytes).await;
+    }
+
+    async fn sync(&self, cx: &Cx) {
+        for block in 0..TABLE_BLOCKS {
+            self.write_table(cx, block).await;
+        }
+        for group in 0..made::GROUPS {
+            self.write_bits(cx, group).await;
+        }
+        cx.sleep(Ns::from_ms(10)).await;
+    }
+
+    /// A task for each block: it makes and removes inodes and writes its block, while others do.
+    fn work(self: &Rc<Kernel>, cx: &Cx, block: usize, seed: u64) -> Join<()> {
+        let (me, theirs) = (self.clone(), cx.clone());
+        cx.spawn_join(async move {
+            let mut rng = Rng::stream(seed, "block", block as u64);
+            for _ in 0..30 {
+                let inode = block * IN_BLOCK + rng.below(2) as usize;
+                let now = me.inodes.borrow()[inode];
+                let to = match (now, rng.below(2)) {
+                    (Inode::Never | Inode::Freed, 0) => Inode::Linked,
+                    (Inode::Never | Inode::Freed, _) => Inode::Nameless,
+                    _ => Inode::Freed,
+                };
+                me.set(inode, to);
+                me.write_table(&theirs, block).await;
+                if rng.below(3) == 0 {
+                    me.write_bits(&theirs, block * IN_BLOCK / PER_GROUP).await;
+                }
+                if rng.below(3) == 0 {
+                    read(&*me.layer, &theirs, made::table_at(block)).await;
+                }
+            }
+        })
+    }
+}
+
+/// Whatever overlaps: each block of a table is as it was written last, or it was dead and is zeros.
+#[test]
+fn writes_and_discards_of_a_block_are_in_order() {
+    let mut discarded = 0;
+    for seed in 0..60 {
+        discarded += on_layer(seed, false, fresh(), move |layer, ram, cx| async move {
+            let kernel = Kernel::new(layer.clone());
+            // The first two of the block 0 stand for reserved ones.
+            let tasks: Vec<Join<()>> =
+                (1..TABLE_BLOCKS).map(|block| kernel.work(&cx, block, seed)).collect();
+            for task in tasks {
+                task.await;
+            }
+            cx.sleep(Ns::from_ms(10)).await;
+            for block in 0..TABLE_BLOCKS {
+                let held = read(&*ram, &cx, made::table_at(block)).await;
+                let inodes = &kernel.inodes.borrow()[block * IN_BLOCK..(block + 1) * IN_BLOCK];
+                let used = inodes.iter().any(|inode| inode.is_used());
+                let zeros = held.iter().all(|byte| *byte == 0);
+                let same = held == kernel.written.borrow()[block];
+                assert!(same || zeros && !used, "seed {seed}: block {block} is lost: {inodes:?}");
+            }
+            kernel.sync(&cx).await;
+            for block in 0..TABLE_BLOCKS {
+                let held = read(&*ram, &cx, made::table_at(block)).await;
+                let inodes = &kernel.inodes.borrow()[block * IN_BLOCK..(block + 1) * IN_BLOCK];
+                let dead = inodes.iter().all(|inode| !inode.is_used());
+                let ghost = dead && held.iter().any(|byte| *byte != 0);
+                assert!(!ghost, "seed {seed}: block {block} is dead, and holds inodes");
+            }
+            counted(&layer, "discarded_sectors")
+        });
+    }
+    assert!(discarded > 300, "{discarded}");
+}
+
+/// A host that writes a block twice at once does not know what it holds, and neither do we.
+#[test]
+fn of_two_writes_at_once_nothing_is_known() {
+    let mut stayed = 0;
+    for seed in 0..40 {
+        stayed += on_layer(seed, false, fresh(), |layer, ram, cx| async move {
+            let block = made::table_at(1);
+            let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+            inodes[IN_BLOCK] = Inode::Freed;
+            let freed = made::table(1, &inodes);
+            inodes[IN_BLOCK] = Inode::Nameless;
+            let used = made::table(1, &inodes);
+            let tasks: Vec<Join<()>> = [freed, used.clone()]
+                .into_iter()
+                .map(|bytes| {
+                    let (layer, theirs) = (layer.clone(), cx.clone());
+                    cx.spawn_join(async move { write(&*layer, &theirs, block, &bytes).await })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+            let before = read(&*ram, &cx, block).await;
+            cx.sleep(Ns::from_ms(10)).await;
+            assert_eq!(read(&*ram, &cx, block).await, before, "it was discarded");
+            u32::from(before == used)
+        });
+    }
+    assert!((5..35).contains(&stayed), "{stayed}: either may be there");
+}
+
+/// At the start everything is read, and what is dead goes; of a file system that was not unmounted only
+/// what is written later.
+#[test]
+fn what_was_dead_before_goes_at_the_start() {
+    for is_clean in [true, false] {
+        let mut held = fresh();
+        held[0].1 = made::superblock(is_clean, made::GROUPS);
+        let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+        inodes[IN_BLOCK] = Inode::Freed;
+        held.push((made::table_at(1), made::table(1, &inodes)));
+        let gone = on_layer(1, false, held, |layer, ram, cx| async move {
+            cx.sleep(Ns::from_ms(10)).await;
+            let first = read(&*ram, &cx, made::table_at(1)).await;
+            // It is unmounted now.
+            write(&*layer, &cx, 0, &made::superblock(true, made::GROUPS)).await;
+            cx.sleep(Ns::from_ms(10)).await;
+            [first, read(&*ram, &cx, made::table_at(1)).await].map(|b| b.iter().all(|b| *b == 0))
+        });
+        assert_eq!(gone, [is_clean, true]);
+    }
+}
+
+/// `mkfs` on a drive in use, then another file system, then one in a partition.
+#[test]
+fn what_begins_later_is_followed_and_what_ends_is_not() {
+    on_layer(3, true, Vec::new(), |layer, ram, cx| async move {
+        assert_eq!(counted(&layer, "file_systems"), 0);
+        // Blocks of zeros, and blocks of removed inodes, count for a file system only.
+        let dies = |at: u64| {
+            let (layer, ram, cx) = (layer.clone(), ram.clone(), cx.clone());
+            async move {
+                let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+                inodes[IN_BLOCK] = Inode::Freed;
+                write(&*layer, &cx, at + made::table_at(1), &made::table(1, &inodes)).await;
+                write(&*layer, &cx, at + made::bitmap_at(0), &made::bitmap(|_| false)).await;
+                cx.sleep(Ns::from_ms(10)).await;
+                read(&*ram, &cx, at + made::table_at(1)).await.iter().all(|b| *b == 0)
+            }
+        };
+        assert!(!dies(0).await, "there is no file system");
+        write(&*layer, &cx, 0, &made::superblock(true, made::GROUPS)).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(!dies(0).await, "its descriptors were not seen");
+        write(&*layer, &cx, made::DESCRIPTORS, &made::descriptors()).await;
+        assert!(dies(0).await);
+        // XFS begins with its name, and has nothing of ext4's.
+        let mut xfs = vec![0; 4096];
+        xfs[..4].copy_from_slice(b"XFSB");
+        write(&*layer, &cx, 0, &xfs).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(!dies(0).await, "it is XFS");
+        assert_eq!(counted(&layer, "file_systems"), 0);
+        let mut mbr = vec![0; 4096];
+        mbr[446 + 4] = 0x83;
+        mbr[446 + 8..446 + 12].copy_from_slice(&(256u32 * 8).to_le_bytes());
+        mbr[446 + 12..446 + 16].copy_from_slice(&(made::BLOCKS as u32 * 8).to_le_bytes());
+        mbr[510..512].copy_from_slice(&[0x55, 0xaa]);
+        write(&*layer, &cx, 0, &mbr).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        write(&*layer, &cx, 256, &made::superblock(true, made::GROUPS)).await;
+        write(&*layer, &cx, 256 + made::DESCRIPTORS, &made::descriptors()).await;
+        assert!(dies(256).await);
+        let said = layer.said().join("\n");
+        for what in ["is followed", "nothing is discarded any more", "partition at byte 1048576"] {
+            assert!(said.contains(what), "{what}: {said}");
+        }
+        // The table goes, and with it the partition.
+        write(&*layer, &cx, 0, &xfs).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(!dies(256).await);
+    });
+}
+
+/// What was written while descriptors were read is what counts.
+#[test]
+fn a_reading_does_not_go_over_a_write() {
+    let mut state = State::new(DRIVE, false);
+    state.divide(None);
+    let block = made::superblock(true, made::GROUPS);
+    let sb = block[1024..2048].try_into().expect("its bytes");
+    let sb = flashlane_ext4::Superblock::parse(sb, DRIVE * 4096).expect("one");
+    state.follow(0, sb, false);
+    state.begin_reading();
+    state.begin(BlockOp::Write, &[made::DESCRIPTORS]);
+    let new = made::descriptors();
+    assert!(state.end(BlockOp::Write, &[made::DESCRIPTORS], |_| Content::Written(&new)));
+    assert!(!state.was_read(0, made::DESCRIPTORS, &[0; 4096]), "it is older");
+    assert_eq!(state.watched(&(0..100)).len(), 2 + 2 + TABLE_BLOCKS);
+    assert_eq!(state.next(9), None::<Task>);
+}
+
+#[test]
+fn a_store_without_content_is_refused() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    let refused = run.run(async move {
+        let below = Seam::Block(Arc::new(Ram::new(64, 8, Ns::ZERO, 1)));
+        let settings = IdiscardKind::with(false);
+        IDISCARD.create(&cx, below, &settings).await.err().expect("it is refused").to_string()
+    });
+    assert!(refused.expect("it ends").contains("device.store"));
+}

@@ -23,6 +23,7 @@ use flashlane_rt::{CoreId, Cx, Join, Stalled, Threads};
 pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
+use flashlane_stack::LayerSpec;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
@@ -154,6 +155,8 @@ pub struct Serving {
     pub metrics: Option<Address>,
     /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
+    /// What stands on each of them.
+    pub filters: Vec<LayerSpec>,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
     /// Cores that clients are spread over, at least one.
@@ -355,7 +358,7 @@ fn parting_words(path: &Path, left: Left) -> Option<String> {
 }
 
 /// Serves targets until the monitor says that it is to end. `ready` is told every address when clients can
-/// connect.
+/// connect, `say` what layers have to say.
 ///
 /// # Errors
 /// There is no such drive or target, one can't be mounted, or an address can't be had. The drive is as it was
@@ -364,6 +367,7 @@ pub fn serve(
     serving: &Serving,
     monitor: Rc<dyn Monitor>,
     ready: impl Fn(&dyn fmt::Display) + 'static,
+    say: impl Fn(&dyn fmt::Display) + 'static,
 ) -> Result<Served, ServeError> {
     if !serving.fuse.is_empty() {
         // Where it is not permitted there is a risk, which docs/COOKBOOK.md names.
@@ -374,7 +378,11 @@ pub fn serve(
         let target = target_of_drive(on, &options).map_err(failed(&on.name))?;
         match target.stack.is_raw() {
             true => Err(ServeError::Raw { target: on.name.clone() }),
-            false => Ok(target),
+            false => {
+                let mut target = target;
+                target.stack.layers.extend(serving.filters.iter().cloned());
+                Ok(target)
+            }
         }
     };
     let targets = serving.on.iter().map(target).collect::<Result<Vec<_>, _>>()?;
@@ -384,7 +392,7 @@ pub fn serve(
     let switch = Rc::new(Switch::default());
     let (owned, power) = (serving.clone(), switch.clone());
     let main = |cx: Cx| async move {
-        let steps = steps(&cx, &owned, &targets, monitor, &power, ready);
+        let steps = steps(&cx, &owned, &targets, monitor, &power, (ready, say));
         power.unless_off(&cx, steps).await
     };
     // Nothing that another core saw ended is torn by a cut: that comes behind them all.
@@ -504,7 +512,7 @@ async fn steps(
     targets: &[Target],
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
-    ready: impl Fn(&dyn fmt::Display),
+    (ready, say): (impl Fn(&dyn fmt::Display), impl Fn(&dyn fmt::Display)),
 ) -> Result<Served, ServeError> {
     let places = Places::take(serving)?;
     let recorded = match &serving.record {
@@ -532,7 +540,14 @@ async fn steps(
         return Err(ServeError::Pin { source });
     }
     open.at.iter().for_each(|at| ready(at));
+    let listen = || {
+        for (stack, target) in stacks.0.iter().zip(targets) {
+            let said = stack.layers().said();
+            said.iter().for_each(|what| say(&format_args!("{}: {what}", target.name)));
+        }
+    };
     while !monitor.interrupted() {
+        listen();
         cx.sleep(LOOK_EVERY).await;
     }
     stop.raise(cx);
@@ -546,6 +561,7 @@ async fn steps(
         stack.drain(cx).await;
         let stats = stack.stats();
         let stopped = stack.stop(cx).await;
+        listen();
         let (read_only, laws) = (stopped.read_only, stopped.laws);
         let name = target.name.clone();
         all.push(ServedTarget { name, stats, recorded, read_only, laws });

@@ -155,6 +155,15 @@ impl Layers {
         counted.filter(|(_, numbers)| !numbers.is_empty()).collect()
     }
 
+    /// What they have to say to people since they were asked last.
+    pub fn said(&self) -> Vec<String> {
+        let of = |layer: &Arc<dyn Layer>| {
+            let name = layer.kind().name();
+            layer.said().into_iter().map(move |what| format!("{name}: {what}"))
+        };
+        self.all.iter().flat_map(of).collect()
+    }
+
     /// The measured part of a run begins.
     pub fn measure(&self) {
         self.all.iter().for_each(|layer| layer.measure());

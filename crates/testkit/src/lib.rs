@@ -19,6 +19,7 @@ pub mod content;
 pub mod cuts;
 pub mod devices;
 pub mod disk;
+pub mod ext4;
 pub mod guest;
 pub mod harness;
 pub mod hinting;

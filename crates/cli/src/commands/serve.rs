@@ -1,15 +1,16 @@
 //! `flashlane serve`.
 
 use crate::Ending;
-use crate::args::{Record, Serve};
+use crate::args::{Ghosts, Record, Serve};
 use crate::output;
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::lnvm;
+use flashlane_idiscard::{IDISCARD, IdiscardKind};
 use flashlane_lab::metrics::short;
 use flashlane_lab::serve::{
     Lateness, Served, ServedTarget, Serving, TargetPath, serve as serve_targets,
 };
+use flashlane_lab::{LayerSpec, lnvm};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -22,6 +23,8 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;
     let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
     let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
+    let idiscard = args.idiscard.map(|what| IdiscardKind::with(what == Ghosts::Zeros));
+    let filters = idiscard.map(|settings| LayerSpec::with(&IDISCARD, settings));
     let timing = !args.null_latency;
     let serving = Serving {
         on,
@@ -30,6 +33,7 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
         vhost_user,
         metrics,
         sector_bytes,
+        filters: filters.into_iter().collect(),
         timing,
         cores: args.cores,
         pinned: args.pin,
@@ -37,8 +41,8 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on[0].name));
-    let Served { targets, left, lateness } = serve_targets(&serving, monitor, output::ready)?;
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
+    let Served { targets, left, lateness } = serve_targets(&serving, monitor, output::ready, say)?;
     let mut bad = Vec::new();
     for target in targets {
         say(&target);

@@ -2,92 +2,13 @@
 
 use super::*;
 use flashlane_base::Rng;
+use flashlane_testkit::ext4 as made;
+use made::{BLOCKS, GROUPS, IN_BLOCK, INODE, Inode, PER_GROUP, TABLE_BLOCKS, bitmap_at, table_at};
 use proptest::prelude::{any, proptest};
 
-/// Blocks of 4 KiB, in each 16 inodes; two groups whose tables have four blocks.
-const GROUPS: usize = 2;
-const PER_GROUP: usize = 64;
-const IN_BLOCK: usize = 16;
-const INODE: usize = 256;
-const BLOCKS: u64 = 4096;
-/// A time of deletion.
-const NOW: u32 = 1_700_000_000;
-
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    bytes[at..at + value.len()].copy_from_slice(value);
-}
-
-/// A file system without checksums, so that a test can make its blocks.
 fn superblock() -> Superblock {
-    let mut b = [0; 1024];
-    let words: [(usize, u32); 9] = [
-        (0x0, (GROUPS * PER_GROUP) as u32),
-        (0x4, BLOCKS as u32),
-        (0x18, 2),
-        (0x20, BLOCKS as u32 / GROUPS as u32),
-        (0x24, BLOCKS as u32 / GROUPS as u32),
-        (0x28, PER_GROUP as u32),
-        (0x4c, 1),
-        (0x54, 11),
-        (0x60, 0x2),
-    ];
-    words.iter().for_each(|(at, word)| put(&mut b, *at, &word.to_le_bytes()));
-    put(&mut b, 0x38, &0xef53u16.to_le_bytes());
-    put(&mut b, 0x3a, &1u16.to_le_bytes());
-    put(&mut b, 0x58, &(INODE as u16).to_le_bytes());
-    Superblock::parse(&b, BLOCKS * 4096).expect("a superblock")
-}
-
-/// Blocks of a group's bitmap and of its table.
-fn bitmap_at(group: usize) -> u64 {
-    10 + group as u64
-}
-
-fn table_at(group: usize) -> u64 {
-    20 + 4 * group as u64
-}
-
-fn descriptors() -> Vec<u8> {
-    let mut block = vec![0; 4096];
-    for group in 0..GROUPS {
-        put(&mut block, 32 * group + 4, &(bitmap_at(group) as u32).to_le_bytes());
-        put(&mut block, 32 * group + 8, &(table_at(group) as u32).to_le_bytes());
-    }
-    block
-}
-
-/// What an inode is to the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Inode {
-    Never,
-    /// It has a name.
-    Linked,
-    /// It is open, and has none any more, or none yet.
-    Nameless,
-    Freed,
-}
-
-impl Inode {
-    fn is_used(self) -> bool {
-        matches!(self, Inode::Linked | Inode::Nameless)
-    }
-
-    fn bytes(self, number: usize) -> [u8; INODE] {
-        let mut b = [0; INODE];
-        // Its own, so that one that is lost is seen.
-        put(&mut b, 0x28, &(number as u32).to_le_bytes());
-        let (links, deleted) = match self {
-            Inode::Never => return [0; INODE],
-            Inode::Linked => (1u16, 0),
-            // The next one in the list of orphans.
-            Inode::Nameless => (0, (number % 7) as u32),
-            Inode::Freed => (0, NOW),
-        };
-        put(&mut b, 0x0, &0x81a4u16.to_le_bytes());
-        put(&mut b, 0x1a, &links.to_le_bytes());
-        put(&mut b, 0x14, &deleted.to_le_bytes());
-        b
-    }
+    let block = made::superblock(true, GROUPS);
+    Superblock::parse(block[1024..2048].try_into().expect("its bytes"), BLOCKS * 4096).expect("one")
 }
 
 /// A kernel without a journal, and the medium: what it has changed goes there in any order.
@@ -95,7 +16,7 @@ struct Kernel {
     inodes: Vec<Inode>,
     /// Bits in memory, and on the medium.
     dirty_bits: [bool; GROUPS],
-    dirty_table: [bool; GROUPS * 4],
+    dirty_table: [bool; TABLE_BLOCKS],
     medium: Vec<Vec<u8>>,
     shadow: Shadow,
 }
@@ -103,22 +24,18 @@ struct Kernel {
 impl Kernel {
     fn new(zeros: bool) -> Kernel {
         let mut shadow = Shadow::new(superblock(), zeros).expect("it can be followed");
-        assert!(shadow.holds(1, Content::Written(&descriptors())));
+        assert!(shadow.holds(1, Content::Written(&made::descriptors())));
         Kernel {
             inodes: vec![Inode::Never; GROUPS * PER_GROUP],
             dirty_bits: [false; GROUPS],
-            dirty_table: [false; GROUPS * 4],
-            medium: vec![vec![0; 4096]; GROUPS * 4],
+            dirty_table: [false; TABLE_BLOCKS],
+            medium: vec![vec![0; 4096]; TABLE_BLOCKS],
             shadow,
         }
     }
 
     fn block_of(inode: usize) -> usize {
         inode / IN_BLOCK
-    }
-
-    fn sector_of(block: usize) -> u64 {
-        table_at(block / 4) + block as u64 % 4
     }
 
     fn set(&mut self, inode: usize, to: Inode) {
@@ -129,22 +46,16 @@ impl Kernel {
     }
 
     fn write_bits(&mut self, group: usize) {
-        let mut block = vec![0xff; 4096];
-        block[..PER_GROUP / 8].fill(0);
-        for i in 0..PER_GROUP {
-            let used = self.inodes[group * PER_GROUP + i].is_used();
-            block[i / 8] |= u8::from(used) << (i % 8);
-        }
+        let of = &self.inodes[group * PER_GROUP..];
+        let block = made::bitmap(|i| of[i].is_used());
         self.dirty_bits[group] = false;
         self.shadow.holds(bitmap_at(group), Content::Written(&block));
     }
 
     fn write_table(&mut self, block: usize) {
-        let inodes = block * IN_BLOCK..(block + 1) * IN_BLOCK;
-        let bytes = inodes.flat_map(|i| self.inodes[i].bytes(i));
-        self.medium[block] = bytes.collect();
+        self.medium[block] = made::table(block, &self.inodes);
         self.dirty_table[block] = false;
-        self.shadow.holds(Kernel::sector_of(block), Content::Written(&self.medium[block]));
+        self.shadow.holds(table_at(block), Content::Written(&self.medium[block]));
     }
 
     /// Discards what the shadow calls dead. Whoever is in use must be on the medium still where the kernel
@@ -152,7 +63,7 @@ impl Kernel {
     fn discard(&mut self) {
         while let Some((first, sectors)) = self.shadow.take_dead(3, |_| false) {
             for sector in first..first + sectors {
-                let block = (0..GROUPS * 4).find(|b| Kernel::sector_of(*b) == sector);
+                let block = (0..TABLE_BLOCKS).find(|b| table_at(*b) == sector);
                 let block = block.expect("a block of a table");
                 self.medium[block].fill(0);
                 self.shadow.holds(sector, Content::Gone);
@@ -166,7 +77,7 @@ impl Kernel {
 
     fn sync(&mut self) {
         (0..GROUPS).for_each(|group| self.write_bits(group));
-        let dirty: Vec<usize> = (0..GROUPS * 4).filter(|b| self.dirty_table[*b]).collect();
+        let dirty: Vec<usize> = (0..TABLE_BLOCKS).filter(|b| self.dirty_table[*b]).collect();
         dirty.into_iter().for_each(|block| self.write_table(block));
         self.discard();
     }
@@ -226,7 +137,7 @@ fn figures_3_and_4_of_the_paper() {
     kernel.write_table(1);
     assert_eq!(kernel.shadow.take_dead(9, |_| false), None, "its bit is set yet");
     kernel.write_bits(0);
-    let block = Kernel::sector_of(1);
+    let block = table_at(1);
     assert_eq!(kernel.shadow.take_dead(9, |sector| sector == block), None, "a write is under way");
     assert_eq!(kernel.shadow.take_dead(9, |_| false), Some((block, 1)));
     kernel.shadow.holds(block, Content::Gone);
@@ -243,15 +154,15 @@ fn what_nobody_has_seen_is_not_dead() {
     kernel.write_table(1);
     assert_eq!(kernel.shadow.take_dead(9, |_| false), None, "no bitmap was seen");
     kernel.write_bits(0);
-    kernel.shadow.holds(Kernel::sector_of(1), Content::Unsure);
+    kernel.shadow.holds(table_at(1), Content::Unsure);
     assert_eq!(kernel.shadow.take_dead(9, |_| false), None, "its block may hold anything");
     kernel.write_table(1);
     kernel.shadow.holds(bitmap_at(0), Content::Unsure);
     assert_eq!(kernel.shadow.take_dead(9, |_| false), None, "the bitmap may be anything");
     kernel.write_bits(0);
     // The table lies elsewhere, as it seems.
-    let mut moved = descriptors();
-    put(&mut moved, 8, &40u32.to_le_bytes());
+    let mut moved = made::descriptors();
+    moved[8..12].copy_from_slice(&40u32.to_le_bytes());
     assert!(kernel.shadow.holds(1, Content::Written(&moved)));
     kernel.write_table(1);
     kernel.write_bits(0);
@@ -272,7 +183,7 @@ fn what_no_kernel_writes_is_in_use() {
         if at == 0x14 {
             inode[0x14..0x18].fill(0);
         }
-        kernel.shadow.holds(Kernel::sector_of(1), Content::Written(&block));
+        kernel.shadow.holds(table_at(1), Content::Written(&block));
         assert_eq!(kernel.shadow.take_dead(9, |_| false), None, "byte {at:#x}");
         kernel.write_table(1);
         assert!(kernel.shadow.take_dead(9, |_| false).is_some());
@@ -282,13 +193,13 @@ fn what_no_kernel_writes_is_in_use() {
 #[test]
 fn places_that_overlap_are_none() {
     let mut kernel = Kernel::new(false);
-    let mut block = descriptors();
+    let mut block = made::descriptors();
     // The second group's bitmap in the first one's table.
-    put(&mut block, 32 + 4, &22u32.to_le_bytes());
+    block[36..40].copy_from_slice(&22u32.to_le_bytes());
     kernel.shadow.holds(1, Content::Written(&block));
     assert_eq!(kernel.shadow.bodies(), []);
     assert_eq!(kernel.shadow.watched(0..100).collect::<Vec<_>>(), [0, 1]);
-    kernel.shadow.holds(1, Content::Written(&descriptors()));
+    kernel.shadow.holds(1, Content::Written(&made::descriptors()));
     assert_eq!(kernel.shadow.bodies().len(), 4);
     assert_eq!(kernel.shadow.watched(1..22).collect::<Vec<_>>(), [1, 10, 11, 20, 21]);
 }
@@ -297,24 +208,14 @@ fn places_that_overlap_are_none() {
 fn a_superblock_says_what_becomes_of_it() {
     let mut kernel = Kernel::new(false);
     let all = BLOCKS * 4096;
-    let mut sector = vec![0; 4096];
-    let written = |shadow: &mut Shadow, sector: &[u8]| {
-        shadow.superblock_is(Content::Written(sector), all)
-    };
-    assert!(matches!(written(&mut kernel.shadow, &sector), Change::Ended(_)));
-    let words: [(usize, u32); 9] = [
-        (0x0, 128), (0x4, 4096), (0x18, 2), (0x20, 2048), (0x24, 2048), (0x28, 64), (0x4c, 1),
-        (0x54, 11), (0x60, 0x2),
-    ];
-    words.iter().for_each(|(at, word)| put(&mut sector, 1024 + at, &word.to_le_bytes()));
-    put(&mut sector, 1024 + 0x38, &0xef53u16.to_le_bytes());
-    put(&mut sector, 1024 + 0x58, &256u16.to_le_bytes());
+    let written =
+        |shadow: &mut Shadow, block: Vec<u8>| shadow.superblock_is(Content::Written(&block), all);
+    assert!(matches!(written(&mut kernel.shadow, vec![0; 4096]), Change::Ended(_)));
     // Mounted, unmounted, grown.
-    assert!(matches!(written(&mut kernel.shadow, &sector), Change::None));
-    put(&mut sector, 1024 + 0x3a, &1u16.to_le_bytes());
-    assert!(matches!(written(&mut kernel.shadow, &sector), Change::Unmounted));
-    put(&mut sector, 1024 + 0x4, &2048u32.to_le_bytes());
-    put(&mut sector, 1024, &64u32.to_le_bytes());
-    assert!(matches!(written(&mut kernel.shadow, &sector), Change::Other(_)));
+    let mounted = made::superblock(false, GROUPS);
+    assert!(matches!(written(&mut kernel.shadow, mounted), Change::None));
+    let unmounted = made::superblock(true, GROUPS);
+    assert!(matches!(written(&mut kernel.shadow, unmounted), Change::Unmounted));
+    assert!(matches!(written(&mut kernel.shadow, made::superblock(true, 1)), Change::Other(_)));
     assert!(matches!(kernel.shadow.superblock_is(Content::Gone, all), Change::Ended(_)));
 }
