@@ -9,7 +9,7 @@ use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
 use flashlane_ftl::meter::METER;
 use flashlane_ftl::pftl::{PFTL, PftlConfig};
 use flashlane_ftl::slc::{SLC, SlcConfig};
-use flashlane_idiscard::IDISCARD;
+use flashlane_idiscard::{IDISCARD, IdiscardKind};
 
 /// Every kind. Filters stand on each other in this order, the first at the bottom.
 pub static KINDS: [&dyn Kind; 6] = [&PBLK, &QBLK, &PFTL, &SLC, &METER, &IDISCARD];
@@ -34,6 +34,11 @@ pub fn filters() -> impl Iterator<Item = &'static dyn Kind> {
 /// Names of all types that a target can have.
 pub fn target_names() -> Vec<&'static str> {
     std::iter::once(RAW).chain(targets().map(|kind| kind.name())).collect()
+}
+
+/// A layer that discards dead inode blocks of ext4, and with `zeros` blocks of zeros in inode tables.
+pub fn idiscard(zeros: bool) -> LayerSpec {
+    LayerSpec::with(&IDISCARD, IdiscardKind::with(zeros))
 }
 
 impl From<LogConfig> for LayerSpec {

@@ -5,12 +5,11 @@ use crate::args::{Ghosts, Record, Serve};
 use crate::output;
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_idiscard::{IDISCARD, IdiscardKind};
+use flashlane_lab::lnvm;
 use flashlane_lab::metrics::short;
 use flashlane_lab::serve::{
-    Lateness, Served, ServedTarget, Serving, TargetPath, serve as serve_targets,
+    Lateness, Served, ServedTarget, Serving, TargetPath, idiscard, serve as serve_targets,
 };
-use flashlane_lab::{LayerSpec, lnvm};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -23,8 +22,7 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;
     let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
     let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
-    let idiscard = args.idiscard.map(|what| IdiscardKind::with(what == Ghosts::Zeros));
-    let filters = idiscard.map(|settings| LayerSpec::with(&IDISCARD, settings));
+    let filters = args.idiscard.map(|what| idiscard(what == Ghosts::Zeros));
     let timing = !args.null_latency;
     let serving = Serving {
         on,
