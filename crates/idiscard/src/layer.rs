@@ -213,6 +213,7 @@ impl Idiscard {
                 self.read_all(cx, first).await;
             }
         }
+        self.state.lock().say_if_none(at_start);
     }
 
     /// Tables of partitions, and the sectors in which they are.
@@ -224,14 +225,17 @@ impl Idiscard {
     ) -> (crate::partitions::Tables, BTreeSet<u64>) {
         let mut at: BTreeSet<u64> = (0..HEAD.min(self.info.capacity)).collect();
         let mut found = tables(&head[..head.len().min(HEAD_BYTES)], drive);
-        let mut next = found.extended.as_ref().map(|(bytes, _)| bytes.start);
-        for _ in 0..LOGICAL_MOST {
-            let Some(byte) = next.filter(|byte| byte + 512 <= drive) else { break };
-            let sector = byte / SECTOR as u64;
-            at.insert(sector);
-            let Ok(bytes) = self.read(cx, sector..sector + 1).await else { break };
-            let within = (byte % SECTOR as u64) as usize;
-            next = found.add_logical(byte, &bytes[within..within + 512], drive);
+        for (extended, block) in found.extended.clone() {
+            let mut next = Some(extended.start);
+            for _ in 0..LOGICAL_MOST {
+                let Some(byte) = next.filter(|byte| byte + 512 <= drive) else { break };
+                let sector = byte / SECTOR as u64;
+                at.insert(sector);
+                let Ok(bytes) = self.read(cx, sector..sector + 1).await else { break };
+                let within = (byte % SECTOR as u64) as usize;
+                let table = &bytes[within..within + 512];
+                next = found.add_logical((&extended, block), byte, table, drive);
+            }
         }
         (found, at)
     }

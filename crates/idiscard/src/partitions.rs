@@ -1,10 +1,11 @@
 //! Where partitions lie, from the tables of MBR and GPT.
 //!
-//! Owns: what is believed of them. Promises: what is returned lies within the drive, does not overlap, and
-//! is bounded, whatever the bytes say. Never: reads; takes a partition for a file system.
+//! Owns: what is believed of them. Promises: what is returned lies within the drive, and is bounded, whatever
+//! the bytes say; with blocks of one size no two overlap. Never: reads; takes a partition for a file system.
 //!
-//! UEFI 2.10, 5.2 (MBR) and 5.3 (GPT). Addresses are in logical blocks, of 512 or 4,096 bytes: of the host's
-//! choice, so both are tried.
+//! UEFI 2.10, 5.2 (MBR) and 5.3 (GPT). Addresses are in logical blocks, of 512 or 4,096 bytes, as the door
+//! says that the host has. GPT's header says which; of an MBR both are taken, and a file system that begins
+//! there says which is right.
 
 use std::ops::Range;
 
@@ -17,10 +18,10 @@ const MOST: usize = 128;
 /// What the first sectors say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tables {
-    /// Bytes of each partition.
-    pub(crate) parts: Vec<Range<u64>>,
-    /// An extended partition: bytes of it, with a table at its start; and of a logical block.
-    pub(crate) extended: Option<(Range<u64>, u64)>,
+    /// Bytes of each partition, and of a logical block.
+    pub(crate) parts: Vec<(Range<u64>, u64)>,
+    /// The same of extended partitions, with a table at the start.
+    pub(crate) extended: Vec<(Range<u64>, u64)>,
     /// There is a table, of whatever kind.
     pub(crate) any: bool,
 }
@@ -58,13 +59,13 @@ pub(crate) fn tables(head: &[u8], drive: u64) -> Tables {
             }
         }
     } else {
-        // The drive's own blocks; a table that was made for others fits nothing.
-        let block = 512;
-        for (kind, first, blocks) in mbr.into_iter().filter(|(kind, ..)| *kind != 0) {
-            let bytes = first * block..(first + blocks) * block;
-            match is_extended(kind) {
-                true => found.extended = Some((bytes, block)),
-                false => found.add(bytes, drive),
+        for block in [512, 4096] {
+            for (kind, first, blocks) in mbr.into_iter().filter(|(kind, ..)| *kind != 0) {
+                let bytes = first * block..(first + blocks) * block;
+                match is_extended(kind) {
+                    true => found.extended.push((bytes, block)),
+                    false => found.add(bytes, block, drive),
+                }
             }
         }
     }
@@ -88,29 +89,36 @@ fn gpt(head: &[u8], block: usize, drive: u64, found: &mut Tables) {
         if is_used
             && let (Some(first), Some(end)) = (bytes(first), last.checked_add(1).and_then(bytes))
         {
-            found.add(first..end, drive);
+            found.add(first..end, block as u64, drive);
         }
     }
 }
 
 impl Tables {
     /// Takes a partition that lies within the drive, and on no other one.
-    pub(crate) fn add(&mut self, bytes: Range<u64>, drive: u64) {
-        let apart = |other: &Range<u64>| bytes.end <= other.start || other.end <= bytes.start;
+    fn add(&mut self, bytes: Range<u64>, block: u64, drive: u64) {
+        let apart = |(other, of): &(Range<u64>, u64)| {
+            *of != block || bytes.end <= other.start || other.end <= bytes.start
+        };
         let fits =
             bytes.start >= SECTOR as u64 / 8 && bytes.start < bytes.end && bytes.end <= drive;
         if fits && self.parts.iter().all(apart) && self.parts.len() < MOST {
-            self.parts.push(bytes);
+            self.parts.push((bytes, block));
         }
     }
 
-    /// Takes the table at the byte `at` of the extended partition. Where the next one is, if there is one.
-    pub(crate) fn add_logical(&mut self, at: u64, sector: &[u8], drive: u64) -> Option<u64> {
-        let (extended, block) = self.extended.clone()?;
+    /// Takes the table at the byte `at` of an extended partition. Where the next one is, if there is one.
+    pub(crate) fn add_logical(
+        &mut self,
+        (extended, block): (&Range<u64>, u64),
+        at: u64,
+        sector: &[u8],
+        drive: u64,
+    ) -> Option<u64> {
         let [one, next, ..] = entries(sector)?;
         if one.0 != 0 {
             let first = at + one.1 * block;
-            self.add(first..first + one.2 * block, drive);
+            self.add(first..first + one.2 * block, block, drive);
         }
         let follows = extended.start + next.1 * block;
         // The chain ascends, so it has an end.
@@ -143,15 +151,20 @@ mod tests {
             mbr(&[(0x83, 2048, 8192), (0xf, 16384, 65536), (0x83, 4096, 10), (0x83, 1, 9 << 26)]);
         let mut found = tables(&head, DRIVE);
         // The third lies in the first, the fourth beyond the end.
-        assert_eq!(found.parts, [2048 * 512..10240 * 512]);
+        let blocks = [512, 4096].map(|block| (2048 * block..10240 * block, block));
+        assert_eq!(found.parts, blocks);
+        assert_eq!(found.extended.len(), 2);
+        let (extended, block) = found.extended[0].clone();
+        let of = (&extended, block);
         let at = 16384 * 512;
-        let next = found.add_logical(at, &mbr(&[(0x83, 2048, 4096), (0x5, 8192, 8192)]), DRIVE);
-        assert_eq!(next, Some((16384 + 8192) * 512));
-        let last = found.add_logical((16384 + 8192) * 512, &mbr(&[(0x83, 2048, 4096)]), DRIVE);
-        assert_eq!((last, found.parts.len()), (None, 3));
-        assert_eq!(found.parts[2].start, (16384 + 8192 + 2048) * 512);
+        let table = mbr(&[(0x83, 2048, 4096), (0x5, 8192, 8192)]);
+        assert_eq!(found.add_logical(of, at, &table, DRIVE), Some((16384 + 8192) * 512));
+        let table = mbr(&[(0x83, 2048, 4096)]);
+        assert_eq!(found.add_logical(of, (16384 + 8192) * 512, &table, DRIVE), None);
+        assert_eq!(found.parts.len(), 4);
+        assert_eq!(found.parts[3].0.start, (16384 + 8192 + 2048) * 512);
         // One that goes back has an end.
-        assert_eq!(found.add_logical(at, &mbr(&[(0, 0, 0), (0x5, 0, 9)]), DRIVE), None);
+        assert_eq!(found.add_logical(of, at, &mbr(&[(0, 0, 0), (0x5, 0, 9)]), DRIVE), None);
     }
 
     #[test]
@@ -175,7 +188,8 @@ mod tests {
             }
             let found = tables(&head, DRIVE);
             let bytes = block as u64;
-            assert_eq!(found.parts, [256 * bytes..1000 * bytes, 1000 * bytes..2001 * bytes]);
+            let parts = [256 * bytes..1000 * bytes, 1000 * bytes..2001 * bytes];
+            assert_eq!(found.parts, parts.map(|part| (part, bytes)));
         }
         assert_eq!(tables(&[0; HEAD], DRIVE), Tables::default());
         assert_eq!(tables(&[0; 100], DRIVE), Tables::default());

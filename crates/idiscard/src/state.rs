@@ -146,6 +146,8 @@ impl State {
                 None => all.extend((here.start == 0).then_some(of.start)),
             }
         }
+        all.sort_unstable();
+        all.dedup();
         all
     }
 
@@ -202,15 +204,18 @@ impl State {
         if self.tables.contains(&sector) {
             self.table_is(sector, content);
         }
-        let at = self.volumes.iter().position(|volume| volume.sectors.contains(&sector));
-        let Some(at) = at else { return self.scan };
-        let first = self.volumes[at].sectors.start;
-        let mut moved = false;
-        if sector == first {
-            moved = self.superblock_is(at, content);
-        }
-        if let Some(shadow) = &mut self.volumes[at].shadow {
-            moved |= shadow.holds(sector - first, content);
+        let mut moved = self.scan;
+        for at in 0..self.volumes.len() {
+            let Range { start: first, end } = self.volumes[at].sectors;
+            if !(first..end).contains(&sector) {
+                continue;
+            }
+            if sector == first {
+                moved |= self.superblock_is(at, content);
+            }
+            if let Some(shadow) = &mut self.volumes[at].shadow {
+                moved |= shadow.holds(sector - first, content);
+            }
         }
         moved
     }
@@ -271,6 +276,13 @@ impl State {
 
     /// A file system is followed from now on; with `learn`, its descriptors are to be read.
     pub(crate) fn follow(&mut self, at: usize, sb: Superblock, learn: bool) {
+        let Range { start, end } = self.volumes[at].sectors;
+        let overlaps = |v: &Volume| v.sectors.start < end && start < v.sectors.end;
+        let others = self.volumes.iter().enumerate().filter(|(other, _)| *other != at);
+        if others.into_iter().any(|(_, v)| v.shadow.is_some() && overlaps(v)) {
+            self.say(start, "ext4 is not followed: it lies within another one".into());
+            return;
+        }
         let volume = &mut self.volumes[at];
         let (first, old) = (volume.sectors.start, volume.shadow.take());
         let uuid = old.as_ref().map(|old| old.superblock().uuid);
@@ -312,7 +324,7 @@ impl State {
             Some((tables, at)) => {
                 self.has_table = tables.any;
                 self.tables = at;
-                for part in tables.parts {
+                for (part, _) in tables.parts {
                     let bytes = SECTOR as u64;
                     match part.start.is_multiple_of(bytes) {
                         true => add(&mut volumes, part.start / bytes..part.end / bytes),
@@ -381,6 +393,13 @@ impl State {
             }
         }
         self.stops.then_some(Task::End)
+    }
+
+    /// Nothing is followed.
+    pub(crate) fn say_if_none(&mut self, at_start: bool) {
+        if at_start && self.volumes.iter().all(|volume| volume.shadow.is_none()) {
+            self.say(0, "there is no ext4: nothing is discarded until there is one".into());
+        }
     }
 
     /// Nothing is discarded any more.

@@ -1,0 +1,177 @@
+#!/bin/sh
+# `serve --idiscard` under this kernel's ext4: rounds of random work with unmounts and kills of the server. Behind each
+# unmount no block of dead inodes is left, and fsck finds nothing; what was synced is there.
+# Use: sh tests/ghosts.sh            (FLASHLANE=path/to/flashlane for another binary)
+#      ROUNDS=5000 SEED=1 sh tests/ghosts.sh
+# Needs root, /dev/fuse and loop devices (else `fuse-loop` is skipped), and e2fsprogs (`e2fsprogs`).
+set -u
+
+tools="losetup mkfs.ext4 e2fsck fusermount3"
+packages="fuse3 e2fsprogs mount util-linux"
+. "$(dirname "$0")/loop.sh"
+if ! has_tools; then
+    sh "$root/tests/skip.sh" note e2fsprogs "not all of $tools are here, and they can't be installed (root and apt)"
+    exit 0
+fi
+worker=${GHOSTS:-$(dirname "$bin")/examples/ghosts}
+[ -x "$worker" ] || worker=$root/target/debug/examples/ghosts
+if ! [ -x "$worker" ]; then
+    echo "FAIL  no $worker: cargo build -p flashlane-testkit --example ghosts"
+    exit 1
+fi
+rounds=${ROUNDS:-200}
+seed=${SEED:-0}
+
+begin() {
+    : >ready
+    "$bin" serve my.img --target db --fuse-file disk --null-latency --idiscard >ready 2>>said </dev/null &
+    server=$!
+    for _ in $(seq 200); do
+        grep -q '^ready fuse:disk$' ready && return
+        sleep 0.05
+    done
+    echo "FAIL  the server is not ready: $(cat said)"
+    exit 1
+}
+# What fails ends it: the next round stands on this one.
+must() {
+    what=$1
+    shift
+    "$@" >out 2>err </dev/null && return
+    fail "seed $seed, $case: $what (exit $?)"
+    tail -n 5 out err | sed 's/^/      | /'
+    echo "again: ROUNDS=1 SEED=$seed sh tests/ghosts.sh"
+    exit 1
+}
+# count KIND: blocks of inodes of a kind, as the offline command finds them.
+count() {
+    "$bin" idiscard "$loop" --json - 2>/dev/null | sed -n "/\"inode_blocks\"/,/}/s/.*\"$1\": \([0-9]*\).*/\1/p"
+}
+no_ghosts() {
+    for _ in $(seq 50); do
+        left=$(count dead)
+        [ "$left" = 0 ] && return
+        sleep 0.02
+    done
+    echo "$left blocks of inodes are dead, and still there"
+    return 1
+}
+
+layouts="
+-O ^has_journal
+-O has_journal
+-O has_journal,fast_commit
+-O ^has_journal,^metadata_csum -I 128
+-O has_journal -E lazy_itable_init=1
+-O ^flex_bg,^64bit,^metadata_csum,uninit_bg -g 4096 -I 512
+-O has_journal,metadata_csum -I 1024 -g 2048
+-O has_journal,orphan_file -J size=4"
+
+"$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=128 >out 2>err &&
+    "$bin" lnvm create my.img -n db -t pblk >out 2>err || { cat out err; exit 1; }
+begin
+attach 4096
+done_rounds=0 crashes=0
+while [ "$done_rounds" -lt "$rounds" ]; do
+    # One layout for 20 rounds, by the seed.
+    number=$((seed / 20 % 8 + 2))
+    options=$(echo "$layouts" | sed -n "${number}p")
+    case=$(echo "ext4 $options" | tr -s ' ')
+    rm -f notes
+    # shellcheck disable=SC2086 # words are meant to split
+    must "mkfs" mkfs.ext4 -q -F -b 4096 $options "$loop"
+    mode=ordered
+    [ $((number % 3)) -eq 0 ] && mode=journal
+    flags=discard,data=$mode
+    case $options in
+        *^has_journal*) flags=discard ;;
+        *fast_commit*) flags=discard ;;
+        *"-O ^flex_bg"*) flags=nodiscard ;;
+    esac
+    for _ in $(seq 20); do
+        [ "$done_rounds" -lt "$rounds" ] || break
+        how=work
+        [ $((seed % 13)) -eq 5 ] && how=crash
+        case $options in *^has_journal*) how=work ;; esac
+        must "mount" mount -t ext4 -o "$flags" "$loop" mnt
+        must "a round" "$worker" mnt notes "$seed" $how
+        if [ $how = crash ]; then
+            crashes=$((crashes + 1))
+            kill -9 "$server"
+            wait "$server" 2>/dev/null
+            umount mnt 2>/dev/null || umount -l mnt
+            losetup -d "$loop"
+            loop=
+            umount -l disk 2>/dev/null
+            begin
+            attach 4096
+            must "mount behind a kill" mount -t ext4 -o "$flags" "$loop" mnt
+            must "what was synced" "$worker" mnt notes "$seed" check
+        fi
+        must "unmount" umount mnt
+        must "fsck" e2fsck -fn "$loop"
+        must "ghosts" no_ghosts
+        seed=$((seed + 1)) done_rounds=$((done_rounds + 1))
+    done
+done
+echo "ok    $done_rounds rounds, $crashes kills: no ghosts, fsck finds nothing, all files are there"
+
+# In a partition, which comes while the drive is in use.
+case="in a partition"
+sectors=$(($(blockdev --getsize64 "$loop") / 4096 - 256))
+byte() { printf '\\%03o' $(($1 & 255)); }
+# One of Linux, from sector 256 to the end.
+entry='\0\0\0\0\203\0\0\0\0\1\0\0'$(byte $sectors)$(byte $((sectors >> 8)))$(byte $((sectors >> 16)))'\0'
+{
+    head -c 446 /dev/zero
+    # shellcheck disable=SC2059 # it is one of bytes
+    printf "$entry"
+    head -c 48 /dev/zero
+    printf '\125\252'
+    head -c 3584 /dev/zero
+} >table
+must "the table is written" dd if=table of="$loop" bs=4096 count=1 conv=notrunc,fsync
+losetup -d "$loop"
+loop=$(losetup -f --show --direct-io=on --sector-size 4096 --offset 1048576 disk)
+rm -f notes
+must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop"
+for _ in 1 2 3; do
+    must "mount" mount -t ext4 -o discard "$loop" mnt
+    must "a round" "$worker" mnt notes "$seed" work
+    must "unmount" umount mnt
+    must "fsck" e2fsck -fn "$loop"
+    must "ghosts" no_ghosts
+    seed=$((seed + 1))
+done
+ok "a partition is followed" grep -q "partition at byte 1048576: ext4 .* is followed" said
+
+# What is not ext4 is left alone, where ext4 was a moment ago.
+seen() { grep -c "$1" said; }
+losetup -d "$loop"
+attach 4096
+grep -qw xfs /proc/filesystems || modprobe xfs 2>/dev/null
+for fs in xfs btrfs swap; do
+    case=$fs
+    must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop"
+    sleep 0.2
+    before=$(seen "nothing is discarded any more")
+    case $fs in
+        xfs) command -v mkfs.xfs >/dev/null && mkfs.xfs -q -f "$loop" >out 2>err || true ;;
+        btrfs) command -v mkfs.btrfs >/dev/null && mkfs.btrfs -q -f "$loop" >out 2>err || true ;;
+        swap) mkswap -f "$loop" >out 2>err ;;
+    esac
+    [ -s err ] && grep -qi "too small\|must be larger\|minimum" err && continue
+    command -v "mkfs.$fs" >/dev/null || [ $fs = swap ] || continue
+    sync
+    sleep 0.2
+    ok "$fs where ext4 was: it is said that nothing is discarded any more" [ "$(seen "nothing is discarded any more")" -gt "$before" ]
+done
+losetup -d "$loop"
+loop=
+kill -TERM "$server"
+wait "$server"
+ok "the server ends well" [ $? -eq 0 ]
+server=
+ok "it discarded something" grep -q "sectors of dead inodes discarded" said
+[ "$bad" -eq 0 ] && echo "ghosts: all good"
+exit "$((bad > 0))"
