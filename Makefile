@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts databases damaged soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,7 @@ test: ## All tests; prints what was skipped and why
 test-all:
 	RUST_TEST_THREADS=$$(( $$(nproc) * 2 )) $(CARGO) test --workspace --no-fail-fast --lib --bins --tests
 	$(CARGO) test --workspace --doc --quiet
+	$(CARGO) build --workspace --bins --example mutants --example ghosts
 	cp $(TARGET)/debug/flashlane $(TARGET)/flashlane-tested
 	FLASHLANE=$(TARGET)/flashlane-tested $(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
 
@@ -33,6 +34,7 @@ test-program:
 	sh tests/figures.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
+	sh tests/ghosts.sh
 	sh tests/vhost.sh
 
 test-checkers:
@@ -116,6 +118,11 @@ file-systems: ## ext4, XFS and Btrfs on every type of target, through FUSE and l
 	$(CARGO) build --release
 	sh tests/fuse.sh all
 
+ghosts: ## iDiscard under this kernel's ext4, ROUNDS (5000) rounds with kills: ten minutes
+	$(CARGO) build --release
+	$(CARGO) build --workspace --example ghosts
+	ROUNDS=$(or $(ROUNDS),5000) SEED=$${SEED:-$$(date +%s)} sh tests/ghosts.sh
+
 databases: ## SQLite, RocksDB and MariaDB on a served target whose server is killed under them: minutes
 	$(CARGO) build --release
 	sh tests/databases.sh
@@ -123,4 +130,4 @@ databases: ## SQLite, RocksDB and MariaDB on a served target whose server is kil
 figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
 	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
 
-full: test minutes figures serve-long file-systems databases miri-rings interleave-long soak ## Everything
+full: test minutes figures serve-long file-systems ghosts databases miri-rings interleave-long soak ## Everything

@@ -77,13 +77,14 @@ allow rt "base"
 allow media "base rt"
 allow ocssd "base rt media"
 allow ftl "base rt media ocssd detect"
-allow stack "base rt ocssd ftl"
+allow stack "base rt ocssd ftl idiscard"
 allow detect "base"
 allow trace "base detect"
 allow serve "base rt ftl"
 allow lab "base rt media ocssd ftl stack trace serve"
 allow files "base"
 allow ext4 "base"
+allow idiscard "base rt ftl ext4"
 allow cli "base rt media ocssd ftl lab testkit files ext4"
 allow testkit "base rt media ocssd ftl stack"
 allow model ""
@@ -91,7 +92,7 @@ allow model ""
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | detect | ext4 | files | trace | serve | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | detect | ext4 | idiscard | files | trace | serve | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

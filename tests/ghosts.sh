@@ -13,8 +13,7 @@ if ! has_tools; then
     sh "$root/tests/skip.sh" note e2fsprogs "not all of $tools are here, and they can't be installed (root and apt)"
     exit 0
 fi
-worker=${GHOSTS:-$(dirname "$bin")/examples/ghosts}
-[ -x "$worker" ] || worker=$root/target/debug/examples/ghosts
+worker=${GHOSTS:-${CARGO_TARGET_DIR:-$root/target}/debug/examples/ghosts}
 if ! [ -x "$worker" ]; then
     echo "FAIL  no $worker: cargo build -p flashlane-testkit --example ghosts"
     exit 1
@@ -67,7 +66,7 @@ layouts="
 -O has_journal,metadata_csum -I 1024 -g 2048
 -O has_journal,orphan_file -J size=4"
 
-"$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=128 >out 2>err &&
+"$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=448 >out 2>err &&
     "$bin" lnvm create my.img -n db -t pblk >out 2>err || { cat out err; exit 1; }
 begin
 attach 4096

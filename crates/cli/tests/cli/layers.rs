@@ -71,6 +71,25 @@ fn a_layer_that_counts_is_there_in_a_run_and_changes_nothing_of_it() {
     assert!(text.contains("with: meter: flushes"), "{text}");
 }
 
+/// Where no file system is, nothing is discarded, and nothing changes.
+#[test]
+fn a_layer_that_discards_finds_nothing_to_discard_in_other_data() {
+    let text = RUN.replace("meter = true", "idiscard = true");
+    let text = text.replace("[target.meter]", "[target.idiscard]\nzeros = true");
+    let h = with(&text.replace("preset = \"tiny\"", "preset = \"tiny\"\nstore = \"memory\""));
+    let json = h.run("run meter.toml --json -").good().json();
+    let runs = json["runs"].as_array().expect("three runs");
+    assert_eq!(alike(&runs[0]), alike(&runs[1]));
+    let counted = &runs[2]["layers"]["idiscard"];
+    assert_eq!((&counted["file_systems"], &counted["discards"]), (&0.into(), &0.into()));
+    assert_eq!(json["configuration"]["targets"][2]["filters"][0]["zeros"], true);
+    h.file(
+        "meter.toml",
+        text.replace("preset = \"tiny\"", "preset = \"tiny\"\nstore = \"stamps\""),
+    );
+    h.run("run meter.toml").refused(2, &["this store keeps no content", "device.store"]);
+}
+
 #[test]
 fn what_a_layer_can_not_stand_on_or_does_not_know_is_said() {
     let h = here();

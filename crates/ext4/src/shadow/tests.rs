@@ -124,6 +124,49 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Any superblock that is one, any bytes in what it says is of interest: no panic, and what is dead lies in the
+    /// file system.
+    #[test]
+    fn hostile_ones_never_panic(seed in any::<u64>()) {
+        let mut rng = Rng::new(seed);
+        let mut block = made::superblock(true, GROUPS);
+        for _ in 0..rng.below(4) {
+            let at = 1024 + rng.below(0x110) as usize;
+            block[at] = [0, 1, 2, 0x80, 0xff][rng.below(5) as usize];
+        }
+        let bytes = block[1024..2048].try_into().expect("its bytes");
+        let Ok(sb) = Superblock::parse(bytes, BLOCKS * 4096) else { return Ok(()) };
+        let Ok(mut shadow) = Shadow::new(sb, rng.below(2) == 0) else { return Ok(()) };
+        for _ in 0..60 {
+            let mut sector = match rng.below(4) {
+                0 => made::descriptors(),
+                1 => made::table(1, &[Inode::Freed; 2 * PER_GROUP]),
+                2 => made::bitmap(|_| false),
+                _ => (0..4096).map(|_| rng.next_u64() as u8).collect(),
+            };
+            if rng.below(2) == 0 {
+                let at = rng.below(100) as usize;
+                sector[at] = rng.next_u64() as u8;
+            }
+            let all: Vec<u64> = shadow.watched(0..BLOCKS).take(2000).collect();
+            let at = all[rng.below(all.len() as u64) as usize];
+            let content = match rng.below(8) {
+                0 => Content::Gone,
+                1 => Content::Unsure,
+                _ => Content::Written(&sector),
+            };
+            shadow.holds(at, content);
+            shadow.superblock_is(content, BLOCKS * 4096);
+            if let Some((first, n)) = shadow.take_dead(64, |_| false) {
+                assert!(first + n <= BLOCKS);
+                (first..first + n).for_each(|sector| _ = shadow.holds(sector, Content::Gone));
+            }
+            shadow.sweep();
+        }
+    }
+}
+
 /// "If the 4KB file with inode number 31 is erased", alone in its block, that block goes (Figure 3); inode 2
 /// has neighbours that stay (Figure 4). The other discard of each figure, of the data, is the kernel's.
 #[test]
