@@ -95,6 +95,18 @@ impl Idiscard {
         }
     }
 
+    /// A request is at what is looked at of these sectors from now on; not while a discard is.
+    fn enter(&self, op: BlockOp, sectors: &Range<u64>) -> Result<Vec<u64>, Vec<u64>> {
+        let mut state = self.state.lock();
+        let watched = state.watched(sectors);
+        if state.is_discarding(&watched) {
+            state.counts.waits += 1;
+            return Err(watched);
+        }
+        state.begin(op, &watched);
+        Ok(watched)
+    }
+
     /// A request in an area where something is looked at.
     async fn look<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> BlockResult {
         let (op, lba) = (io.op, io.lba.get());
@@ -108,16 +120,13 @@ impl Idiscard {
             return self.below.start(cx, io).await;
         }
         let watched = loop {
-            let mut state = self.state.lock();
-            let watched = state.watched(&sectors);
-            if !state.is_discarding(&watched) {
-                state.begin(op, &watched);
-                break watched;
+            match self.enter(op, &sectors) {
+                Ok(watched) => break watched,
+                Err(taken) => {
+                    let is_free = || !self.state.lock().is_discarding(&taken);
+                    self.changed.wait(cx, is_free).await;
+                }
             }
-            state.counts.waits += 1;
-            drop(state);
-            let is_free = || !self.state.lock().is_discarding(&watched);
-            self.changed.wait(cx, is_free).await;
         };
         let result = self.below.start(cx, io).await;
         if watched.is_empty() {

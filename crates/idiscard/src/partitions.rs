@@ -75,7 +75,7 @@ pub(crate) fn tables(head: &[u8], drive: u64) -> Tables {
 fn gpt(head: &[u8], block: usize, drive: u64, found: &mut Tables) {
     let header = &head[block..];
     let (at, count, size) = (le(header, 72, 8), le(header, 80, 4), le(header, 84, 4) as usize);
-    if size < 128 || size > SECTOR {
+    if !(128..=SECTOR).contains(&size) {
         return;
     }
     let Some(from) = usize::try_from(at).ok().and_then(|at| at.checked_mul(block)) else { return };
