@@ -91,10 +91,15 @@ while [ "$done_rounds" -lt "$rounds" ]; do
         [ "$done_rounds" -lt "$rounds" ] || break
         how=work
         [ $((seed % 13)) -eq 5 ] && how=crash
-        case $options in *^has_journal*) how=work ;; esac
+        case $options in
+            *^has_journal*) how=work ;;
+            # Linux 6.18 can't replay some fast commits with files that were open and had no name, on a drive
+            # without the layer neither (bench/runs/2026-11-26-idiscard-live).
+            *fast_commit*) [ $how = work ] || how=named ;;
+        esac
         must "mount" mount -t ext4 -o "$flags" "$loop" mnt
         must "a round" "$worker" mnt notes "$seed" $how
-        if [ $how = crash ]; then
+        if [ $how != work ]; then
             crashes=$((crashes + 1))
             kill -9 "$server"
             wait "$server" 2>/dev/null

@@ -1,8 +1,8 @@
 //! A round of work in a folder, by seed: files are made, written, renamed, linked, removed, and held open without
 //! a name; then what must be there is checked, or written down for the next round.
 //!
-//! Use: `ghosts FOLDER NOTES SEED work|crash|check`. `work` checks everything it did and syncs it; `crash` syncs
-//! in the middle, goes on and ends as it is; `check` compares the folder with the notes: what was synced and left
+//! Use: `ghosts FOLDER NOTES SEED work|crash|named|check`. `work` checks everything it did and syncs it; `crash` syncs
+//! in the middle, goes on and ends as it is, `named` the same without open files that have no name; `check` compares the folder with the notes: what was synced and left
 //! alone is there, whatever became of the rest, and takes it from there.
 
 use flashlane_base::Rng;
@@ -51,6 +51,8 @@ struct Work {
     rng: Rng,
     /// Open, without a name.
     held: Vec<(File, u64, usize)>,
+    /// There are none.
+    is_named: bool,
 }
 
 fn sync(folder: &Path) {
@@ -105,7 +107,7 @@ impl Work {
                 let what = self.notes.0.remove(&old).expect("it is known");
                 self.notes.0.insert(new, (what.0, what.1, false));
             }
-            (9, Some(name)) => {
+            (9, Some(name)) if !self.is_named => {
                 let file = self.put(&name);
                 let (seed, len, _) = self.notes.0.remove(&name).expect("it is known");
                 fs::remove_file(self.folder.join(&name)).expect("a removal");
@@ -189,7 +191,8 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
         fs::create_dir_all(folder.join(format!("d{d}"))).map_err(text)?;
     }
     let rng = Rng::stream(seed, "ghosts", 0);
-    let mut work = Work { folder: folder.into(), notes: Notes::read(at), rng, held: Vec::new() };
+    let (notes, is_named) = (Notes::read(at), how == "named");
+    let mut work = Work { folder: folder.into(), notes, rng, held: Vec::new(), is_named };
     match how {
         "work" => {
             check(folder, &work.notes, true)?;
@@ -198,7 +201,7 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
             work.check_held()?;
             work.held.clear();
         }
-        "crash" => {
+        "crash" | "named" => {
             check(folder, &work.notes, true)?;
             (0..25).for_each(|_| work.step());
             work.sync();
@@ -219,7 +222,7 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
                 }
             }
         }
-        other => return Err(format!("what is {other}? work, crash or check")),
+        other => return Err(format!("what is {other}? work, crash, named or check")),
     }
     work.notes.write(at);
     Ok(())
@@ -228,7 +231,7 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [folder, notes, seed, how] = &args[..] else {
-        eprintln!("use: ghosts FOLDER NOTES SEED work|crash|check");
+        eprintln!("use: ghosts FOLDER NOTES SEED work|crash|named|check");
         return ExitCode::from(2);
     };
     let Ok(seed) = seed.parse() else {

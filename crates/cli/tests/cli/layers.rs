@@ -79,7 +79,10 @@ fn a_layer_that_discards_finds_nothing_to_discard_in_other_data() {
     let h = with(&text.replace("preset = \"tiny\"", "preset = \"tiny\"\nstore = \"memory\""));
     let json = h.run("run meter.toml --json -").good().json();
     let runs = json["runs"].as_array().expect("three runs");
-    assert_eq!(alike(&runs[0]), alike(&runs[1]));
+    // It reads at the start, which takes its time; what the host does is the same.
+    for key in ["bytes_read", "bytes_written", "bytes_discarded", "requests", "flushes"] {
+        assert_eq!(runs[0][key], runs[1][key], "{key}");
+    }
     let counted = &runs[2]["layers"]["idiscard"];
     assert_eq!((&counted["file_systems"], &counted["discards"]), (&0.into(), &0.into()));
     assert_eq!(json["configuration"]["targets"][2]["filters"][0]["zeros"], true);
