@@ -233,6 +233,44 @@ fn what_no_kernel_writes_is_in_use() {
     }
 }
 
+/// A file system of 1 TiB by the defaults of `mke2fs`, every bitmap of which was seen.
+#[test]
+fn a_tebibyte_takes_13_mib() {
+    const TEBI_GROUPS: u32 = 8192;
+    let mut b = [0; 1024];
+    let words: [(usize, u32); 9] = [
+        (0x0, TEBI_GROUPS * 8192),
+        (0x4, TEBI_GROUPS * 32768),
+        (0x18, 2),
+        (0x20, 32768),
+        (0x24, 32768),
+        (0x28, 8192),
+        (0x4c, 1),
+        (0x54, 11),
+        (0x60, 0x2),
+    ];
+    words.iter().for_each(|(at, word)| b[*at..at + 4].copy_from_slice(&word.to_le_bytes()));
+    b[0x38..0x3a].copy_from_slice(&0xef53u16.to_le_bytes());
+    b[0x58..0x5a].copy_from_slice(&256u16.to_le_bytes());
+    let sb = Superblock::parse(&b, 1 << 40).expect("a superblock");
+    let mut shadow = Shadow::new(sb, false).expect("it can be followed");
+    for (first, sector) in (0..TEBI_GROUPS).step_by(128).zip(1..) {
+        let mut block = vec![0; SECTOR];
+        for (i, group) in (first..first + 128).enumerate() {
+            let at = group * 32768;
+            block[32 * i + 4..32 * i + 8].copy_from_slice(&(at + 1000).to_le_bytes());
+            block[32 * i + 8..32 * i + 12].copy_from_slice(&(at + 2000).to_le_bytes());
+        }
+        shadow.holds(sector, Content::Written(&block));
+    }
+    for group in 0..u64::from(TEBI_GROUPS) {
+        shadow.holds(group * 32768 + 1000, Content::Written(&[0xff; SECTOR]));
+    }
+    assert_eq!(shadow.bodies().len(), 2 * TEBI_GROUPS as usize);
+    let mib = shadow.bytes() as f64 / (1 << 20) as f64;
+    assert!((12.0..13.5).contains(&mib), "{mib} MiB");
+}
+
 #[test]
 fn places_that_overlap_are_none() {
     let mut kernel = Kernel::new(false);
