@@ -289,15 +289,36 @@ impl Shadow {
         self.places.iter().filter(is).map(|place| self.sectors(place)).collect()
     }
 
-    /// Sectors with bitmaps and tables in which there is something.
-    pub fn bodies(&self) -> Vec<Range<u64>> {
-        let is = |place: &&Place| match place.what {
-            What::Descriptors(_) => false,
-            What::Bitmap(group) | What::Table(group) => {
-                !matches!(self.groups[group as usize].bits, Bits::Clear)
+    /// Sectors with bitmaps and tables in which there may be something, and which nobody has seen.
+    pub fn unseen(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for place in &self.places {
+            let (What::Bitmap(group) | What::Table(group)) = place.what else { continue };
+            let sectors = self.sectors(place);
+            let unseen = |sector: u64| match (place.what, &self.groups[group as usize].bits) {
+                (_, Bits::Clear) => false,
+                (What::Bitmap(_), Bits::Seen { missing, .. }) => *missing != 0,
+                (What::Bitmap(_), _) => true,
+                _ => self.pieces_in(place, sector).any(|piece| piece == Piece::Unknown),
+            };
+            for sector in sectors.filter(|sector| unseen(*sector)) {
+                match runs.last_mut() {
+                    Some(run) if run.end == sector => run.end += 1,
+                    _ => runs.push(sector..sector + 1),
+                }
             }
-        };
-        self.places.iter().filter(is).map(|place| self.sectors(place)).collect()
+        }
+        runs
+    }
+
+    /// Pieces of a table that lie in a sector.
+    fn pieces_in(&self, place: &Place, sector: u64) -> impl Iterator<Item = Piece> + '_ {
+        let What::Table(group) = place.what else { unreachable!("a table") };
+        let bytes = u64::from(self.piece_bytes);
+        let begin = place.first * u64::from(self.sb.block_bytes);
+        let from = (sector * SECTOR as u64).max(begin) - begin;
+        let to = ((sector + 1) * SECTOR as u64 - begin).min(u64::from(self.per_table) * bytes);
+        (from / bytes..to / bytes).map(move |piece| self.pieces[self.index(group, piece as u32)])
     }
 
     /// Descriptors that were read, not written, count only where they have checksums: somebody may have

@@ -162,6 +162,7 @@ impl Idiscard {
             match task {
                 Some(Task::Scan) => self.scan(cx, false).await,
                 Some(Task::Learn(first)) => self.learn(cx, first).await,
+                Some(Task::Complete(first)) => self.complete(cx, first).await,
                 Some(Task::Discard(sectors)) => {
                     let n = (sectors.end - sectors.start) as u32;
                     let done = self.below.start(cx, Io::discard(Lba::new(sectors.start), n)).await;
@@ -219,7 +220,7 @@ impl Idiscard {
                 self.mark(&state);
             }
             if at_start {
-                self.read_all(cx, first).await;
+                self.complete(cx, first).await;
             }
         }
         self.state.lock().say_if_none(at_start);
@@ -251,66 +252,47 @@ impl Idiscard {
 
     /// Reads the descriptors of a file system in use.
     async fn learn(&self, cx: &Cx, first: u64) {
-        for run in self.runs(first, false) {
-            self.state.lock().begin_reading();
-            let Ok(bytes) = self.read(cx, run.clone()).await else { continue };
-            let mut state = self.state.lock();
-            if state.was_read(first, run.start, &bytes) {
-                self.mark(&state);
-            }
-        }
+        self.take_in(cx, first, true).await;
         if let Some(shadow) = self.state.lock().shadow(first) {
             shadow.forget_unused();
         }
     }
 
-    /// Sectors of the drive with descriptors of a file system, or with all that follows from them, in pieces.
-    fn runs(&self, first: u64, bodies: bool) -> Vec<Range<u64>> {
-        let mut state = self.state.lock();
-        let Some(shadow) = state.shadow(first) else { return Vec::new() };
-        let runs = if bodies { shadow.bodies() } else { shadow.descriptors() };
-        let pieces = |run: Range<u64>| {
-            let (from, to) = (first + run.start, first + run.end);
-            (from..to).step_by(PIECE as usize).map(move |at| at..to.min(at + PIECE))
-        };
-        runs.into_iter().flat_map(pieces).collect()
+    /// Reads everything of a file system that nobody uses, and says what is dead in it. Requests may come
+    /// meanwhile: what they write counts.
+    async fn complete(&self, cx: &Cx, first: u64) {
+        self.take_in(cx, first, true).await;
+        self.take_in(cx, first, false).await;
+        self.state.lock().completed(first);
     }
 
-    /// Reads everything of a file system that nobody uses yet, and says what is dead in it.
-    async fn read_all(&self, cx: &Cx, first: u64) {
-        for bodies in [false, true] {
-            for run in self.runs(first, bodies) {
-                let mut at = run.start;
-                while at < run.end {
-                    let Extent { sectors, holds } = self.below.extent(Lba::new(at), run.end - at);
-                    let end = (at + sectors.max(1)).min(run.end);
-                    let bytes = match holds || !bodies {
-                        true => self.read(cx, at..end).await.ok(),
-                        false => None,
-                    };
-                    if let Some(shadow) = self.state.lock().shadow(first) {
-                        for (i, sector) in (at..end).enumerate() {
-                            let content = match &bytes {
-                                Some(bytes) => Content::Written(&bytes[i * SECTOR..][..SECTOR]),
-                                None if holds || !bodies => Content::Unsure,
-                                None => Content::Gone,
-                            };
-                            shadow.holds(sector - first, content);
-                        }
-                    }
-                    at = end;
+    /// Reads descriptors, or what follows from them and nobody has seen.
+    async fn take_in(&self, cx: &Cx, first: u64, descriptors: bool) {
+        let runs = match self.state.lock().shadow(first) {
+            Some(shadow) if descriptors => shadow.descriptors(),
+            Some(shadow) => shadow.unseen(),
+            None => return,
+        };
+        for run in runs {
+            let (mut at, end) = (first + run.start, first + run.end);
+            while at < end {
+                self.state.lock().begin_reading();
+                let most = (end - at).min(PIECE);
+                let Extent { sectors, holds } = self.below.extent(Lba::new(at), most);
+                let to = at + sectors.clamp(1, most);
+                let bytes = match holds || descriptors {
+                    true => self.read(cx, at..to).await.map(Some),
+                    false => Ok(None),
+                };
+                let mut state = self.state.lock();
+                if let Ok(bytes) = bytes
+                    && state.was_read(first, at..to, bytes.as_deref())
+                {
+                    self.mark(&state);
                 }
+                at = to;
             }
         }
-        let mut state = self.state.lock();
-        if let Some(shadow) = state.shadow(first) {
-            shadow.doubt_bitmaps();
-            match shadow.is_clean() {
-                true => shadow.sweep(),
-                false => shadow.wait_for_writes(),
-            }
-        }
-        self.mark(&state);
     }
 }
 

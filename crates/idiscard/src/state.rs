@@ -22,6 +22,8 @@ const SAID_MOST: usize = 100;
 pub(crate) struct Volume {
     pub(crate) sectors: Range<u64>,
     pub(crate) shadow: Option<Shadow>,
+    /// Everything of it was read once, while nobody used it.
+    is_complete: bool,
 }
 
 /// Requests at a sector.
@@ -52,6 +54,8 @@ pub(crate) enum Task {
     Scan,
     /// Reads the descriptors of the file system that begins there.
     Learn(u64),
+    /// Reads what nobody has seen of it: it was unmounted.
+    Complete(u64),
     /// Discards these sectors.
     Discard(Range<u64>),
     End,
@@ -71,6 +75,7 @@ pub(crate) struct State {
     touched: Option<BTreeSet<u64>>,
     scan: bool,
     learn: BTreeSet<u64>,
+    complete: BTreeSet<u64>,
     said: Vec<String>,
     pub(crate) stops: bool,
     pub(crate) ended: bool,
@@ -98,6 +103,7 @@ impl State {
             touched: None,
             scan: false,
             learn: BTreeSet::new(),
+            complete: BTreeSet::new(),
             said: Vec::new(),
             stops: false,
             ended: false,
@@ -243,6 +249,10 @@ impl State {
                 Change::None => false,
                 Change::Unmounted => {
                     shadow.sweep();
+                    // Whoever unmounts has waited for all that it wrote.
+                    if !volume.is_complete {
+                        self.complete.insert(first);
+                    }
                     true
                 }
                 Change::Other(sb) => {
@@ -284,6 +294,7 @@ impl State {
             return;
         }
         let volume = &mut self.volumes[at];
+        volume.is_complete = false;
         let (first, old) = (volume.sectors.start, volume.shadow.take());
         let uuid = old.as_ref().map(|old| old.superblock().uuid);
         let what = format!("ext4 with {} inodes in {} groups", sb.inodes, sb.groups);
@@ -309,8 +320,10 @@ impl State {
         let mut old = std::mem::take(&mut self.volumes);
         let mut add = |volumes: &mut Vec<Volume>, sectors: Range<u64>| {
             let same = old.iter().position(|volume| volume.sectors == sectors);
-            let shadow = same.and_then(|at| old.swap_remove(at).shadow);
-            volumes.push(Volume { sectors, shadow });
+            let same = same.map(|at| old.swap_remove(at));
+            let (shadow, complete) = same.map_or((None, false), |v| (v.shadow, v.is_complete));
+            let is_complete = shadow.is_some() && complete;
+            volumes.push(Volume { sectors, shadow, is_complete });
         };
         let mut volumes = Vec::new();
         self.scan = false;
@@ -348,8 +361,8 @@ impl State {
         self.touched = Some(BTreeSet::new());
     }
 
-    /// This was read of sectors of a file system, from the first on. True if others are of interest since.
-    pub(crate) fn was_read(&mut self, first: u64, from: u64, bytes: &[u8]) -> bool {
+    /// This was read of sectors of a file system, or there is nothing. True if others are of interest since.
+    pub(crate) fn was_read(&mut self, first: u64, at: Range<u64>, bytes: Option<&[u8]>) -> bool {
         let mut moved = false;
         let touched = self.touched.take().unwrap_or_default();
         let busy = &self.busy;
@@ -358,14 +371,32 @@ impl State {
             return false;
         };
         let Some(shadow) = &mut volume.shadow else { return false };
-        for (sector, bytes) in (from..).zip(bytes.chunks_exact(SECTOR)) {
+        for (i, sector) in at.enumerate() {
+            let content = match bytes {
+                Some(bytes) => Content::Written(&bytes[i * SECTOR..][..SECTOR]),
+                None => Content::Gone,
+            };
             let is_mine =
                 touched.contains(&sector) || busy.get(&sector).is_some_and(|b| b.writes > 0);
             if !is_mine || mutant!("idiscard.reading-wins") {
-                moved |= shadow.holds(sector - first, Content::Written(bytes));
+                moved |= shadow.holds(sector - first, content);
             }
         }
         moved
+    }
+
+    /// All of a file system was read. What is dead in one that was not unmounted waits until somebody writes.
+    pub(crate) fn completed(&mut self, first: u64) {
+        let Some(volume) = self.volumes.iter_mut().find(|v| v.sectors.start == first) else {
+            return;
+        };
+        let Some(shadow) = &mut volume.shadow else { return };
+        volume.is_complete = true;
+        shadow.doubt_bitmaps();
+        match shadow.is_clean() {
+            true => shadow.sweep(),
+            false => shadow.wait_for_writes(),
+        }
     }
 
     /// What is to be done next, if anything: a discard is under way from then on.
@@ -378,6 +409,11 @@ impl State {
             && !self.stops
         {
             return Some(Task::Learn(first));
+        }
+        if let Some(first) = self.complete.pop_first()
+            && !self.stops
+        {
+            return Some(Task::Complete(first));
         }
         let busy = &self.busy;
         for volume in &mut self.volumes {

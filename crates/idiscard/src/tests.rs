@@ -280,6 +280,32 @@ fn what_begins_later_is_followed_and_what_ends_is_not() {
     });
 }
 
+/// What was written before a file system was followed is read when it is unmounted.
+#[test]
+fn what_was_written_before_is_found_behind_an_unmount() {
+    on_layer(4, true, Vec::new(), |layer, ram, cx| async move {
+        // As `mkfs` does: the superblock comes last.
+        let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+        inodes[IN_BLOCK] = Inode::Freed;
+        inodes[2 * IN_BLOCK] = Inode::Linked;
+        for block in 1..3 {
+            write(&*layer, &cx, made::table_at(block), &made::table(block, &inodes)).await;
+        }
+        let bits = made::bitmap(|i| inodes[i].is_used());
+        write(&*layer, &cx, made::bitmap_at(0), &bits).await;
+        write(&*layer, &cx, made::DESCRIPTORS, &made::descriptors()).await;
+        for is_clean in [true, false, true] {
+            let held = read(&*ram, &cx, made::table_at(1)).await;
+            assert!(held.iter().any(|byte| *byte != 0), "nobody has unmounted it");
+            write(&*layer, &cx, 0, &made::superblock(is_clean, made::GROUPS)).await;
+            cx.sleep(Ns::from_ms(10)).await;
+        }
+        let [dead, used] = [1, 2].map(made::table_at);
+        assert!(read(&*ram, &cx, dead).await.iter().all(|byte| *byte == 0));
+        assert!(read(&*ram, &cx, used).await.iter().any(|byte| *byte != 0));
+    });
+}
+
 /// What was written while descriptors were read is what counts.
 #[test]
 fn a_reading_does_not_go_over_a_write() {
@@ -293,7 +319,8 @@ fn a_reading_does_not_go_over_a_write() {
     state.begin(BlockOp::Write, &[made::DESCRIPTORS]);
     let new = made::descriptors();
     assert!(state.end(BlockOp::Write, &[made::DESCRIPTORS], |_| Content::Written(&new)));
-    assert!(!state.was_read(0, made::DESCRIPTORS, &[0; 4096]), "it is older");
+    let at = made::DESCRIPTORS..made::DESCRIPTORS + 1;
+    assert!(!state.was_read(0, at, Some(&[0; 4096])), "it is older");
     assert_eq!(state.watched(&(0..100)).len(), 2 + 2 + TABLE_BLOCKS);
     assert_eq!(state.next(9), None::<Task>);
 }

@@ -266,7 +266,7 @@ fn a_tebibyte_takes_13_mib() {
     for group in 0..u64::from(TEBI_GROUPS) {
         shadow.holds(group * 32768 + 1000, Content::Written(&[0xff; SECTOR]));
     }
-    assert_eq!(shadow.bodies().len(), 2 * TEBI_GROUPS as usize);
+    assert_eq!(shadow.unseen().len(), TEBI_GROUPS as usize);
     let mib = shadow.bytes() as f64 / (1 << 20) as f64;
     assert!((12.0..13.5).contains(&mib), "{mib} MiB");
 }
@@ -278,10 +278,14 @@ fn places_that_overlap_are_none() {
     // The second group's bitmap in the first one's table.
     block[36..40].copy_from_slice(&22u32.to_le_bytes());
     kernel.shadow.holds(1, Content::Written(&block));
-    assert_eq!(kernel.shadow.bodies(), []);
+    assert_eq!(kernel.shadow.unseen(), []);
     assert_eq!(kernel.shadow.watched(0..100).collect::<Vec<_>>(), [0, 1]);
     kernel.shadow.holds(1, Content::Written(&made::descriptors()));
-    assert_eq!(kernel.shadow.bodies().len(), 4);
+    assert_eq!(kernel.shadow.unseen(), [10..12, 20..28]);
+    kernel.write_bits(0);
+    kernel.write_table(1);
+    kernel.write_table(2);
+    assert_eq!(kernel.shadow.unseen(), [11..12, 20..21, 23..28]);
     assert_eq!(kernel.shadow.watched(1..22).collect::<Vec<_>>(), [1, 10, 11, 20, 21]);
 }
 
