@@ -296,7 +296,9 @@ impl Shadow {
             let (What::Bitmap(group) | What::Table(group)) = place.what else { continue };
             let sectors = self.sectors(place);
             let unseen = |sector: u64| match (place.what, &self.groups[group as usize].bits) {
-                (_, Bits::Clear) => false,
+                // Where no inode ever was there may be zeros of `mke2fs`, and else nothing of use.
+                (What::Table(_), Bits::Clear) if !self.zeros => false,
+                (What::Bitmap(_), Bits::Clear) => false,
                 (What::Bitmap(_), Bits::Seen { missing, .. }) => *missing != 0,
                 (What::Bitmap(_), _) => true,
                 _ => self.pieces_in(place, sector).any(|piece| piece == Piece::Unknown),
