@@ -10,8 +10,8 @@
 //! is asked is whether anybody needs an inode from the medium that is freed there. The newest version of
 //! a block is on the medium, or in the kernel's memory, where it stays until it was written, or in the log
 //! of the journal, whose replay writes blocks as a whole (`do_one_pass`, fs/jbd2/recovery.c). Both come
-//! over the zeros. Fast commits replay single inodes, whole, into blocks in which all others are free
-//! (`ext4_fc_replay_inode`). A freed inode on the medium is read by nobody but who uses it again, and who
+//! over the zeros. Fast commits replay single inodes into blocks in which all others are free, all of them but
+//! the map of their blocks, which they make anew where there is none (`ext4_fc_replay_inode`). A freed inode on the medium is read by nobody but who uses it again, and who
 //! does so fills it anew (`ext4_new_inode`, `ext4_do_update_inode`). So the journal need not be read.
 //!
 //! **What an inode without links may be.** A file that is open, or has no name yet (`O_TMPFILE`), has no
@@ -369,20 +369,29 @@ impl Shadow {
                 }
                 _ => None,
             };
+            let gone = matches!(content, Content::Gone);
             let known = &self.groups[group as usize];
+            // One that can't be right was written while it changed: the next one will say.
+            let Some(said) = said else {
+                if gone && known.group.is_some() {
+                    moved = true;
+                    self.lose(group);
+                }
+                continue;
+            };
             let at = |g: &Group| (g.inode_bitmap, g.inode_table);
-            if known.group.as_ref().map(at) != said.as_ref().map(at) {
+            if known.group.as_ref().map(at) != Some(at(&said)) {
                 moved = true;
                 self.lose(group);
             }
             let known = &mut self.groups[group as usize];
-            match (&said, &known.bits) {
-                (Some(said), Bits::Unknown) if said.inodes_uninit => known.bits = Bits::Clear,
+            match &known.bits {
+                Bits::Unknown if said.inodes_uninit => known.bits = Bits::Clear,
                 // There is one now; it was not seen yet.
-                (Some(said), Bits::Clear) if !said.inodes_uninit => known.bits = Bits::Unknown,
+                Bits::Clear if !said.inodes_uninit => known.bits = Bits::Unknown,
                 _ => {}
             }
-            known.group = said;
+            known.group = Some(said);
         }
         if moved {
             self.place();
@@ -596,6 +605,8 @@ impl Shadow {
                 if self.is_clean() && !was { Change::Unmounted } else { Change::None }
             }
             Ok(sb) => Change::Other(Box::new(sb)),
+            // It was written while it changed: the next one will say.
+            Err(Ext4Error::Checksum) => Change::None,
             Err(why) => Change::Ended(why),
         }
     }

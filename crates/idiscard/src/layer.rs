@@ -10,7 +10,7 @@
 use crate::IDISCARD;
 use crate::partitions::{HEAD as HEAD_BYTES, tables};
 use crate::state::{HEAD, State, Task, volume_bytes};
-use flashlane_base::Lba;
+use flashlane_base::{Lba, mutant};
 use flashlane_ext4::{Content, Ext4Error, SECTOR, Superblock};
 use flashlane_ftl::block::{
     BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors,
@@ -33,6 +33,17 @@ const PIECE: u64 = 256;
 const DISCARD_MOST: u64 = 1 << 14;
 /// Logical partitions that are looked for.
 const LOGICAL_MOST: usize = 64;
+
+/// When a file system is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// Before any request can come.
+    Start,
+    /// It has just begun: its descriptors only.
+    InUse,
+    /// Nobody uses it. Who mounts it writes its superblock first, and then nothing counts that was read.
+    Unmounted,
+}
 
 /// See the crate.
 pub struct Idiscard {
@@ -161,8 +172,8 @@ impl Idiscard {
                 .await;
             match task {
                 Some(Task::Scan) => self.scan(cx, false).await,
-                Some(Task::Learn(first)) => self.learn(cx, first).await,
-                Some(Task::Complete(first)) => self.complete(cx, first).await,
+                Some(Task::Learn(volume)) => self.take_in(cx, &volume, Reading::InUse).await,
+                Some(Task::Complete(volume)) => self.take_in(cx, &volume, Reading::Unmounted).await,
                 Some(Task::Discard(sectors)) => {
                     let n = (sectors.end - sectors.start) as u32;
                     let done = self.below.start(cx, Io::discard(Lba::new(sectors.start), n)).await;
@@ -193,20 +204,21 @@ impl Idiscard {
         let is_whole =
             whole.is_some_and(|b| !matches!(Superblock::parse(b, drive), Err(Ext4Error::None(_))));
         let tables = if is_whole { None } else { Some(self.tables(cx, &head, drive).await) };
-        let volumes: Vec<(u64, u64, bool)> = {
+        let volumes: Vec<(Range<u64>, u64)> = {
             let mut state = self.state.lock();
             state.divide(tables);
             self.mark(&state);
-            let volumes = state.volumes.iter();
-            volumes.map(|v| (v.sectors.start, volume_bytes(v), v.shadow.is_some())).collect()
+            let new = state.volumes.iter().filter(|volume| volume.shadow.is_none());
+            new.map(|volume| (volume.sectors.clone(), volume_bytes(volume))).collect()
         };
-        for (first, bytes, _) in volumes.into_iter().filter(|(.., followed)| !followed) {
+        for (sectors, bytes) in volumes {
+            let first = sectors.start;
             let Ok(sector) = self.read(cx, first..first + 1).await else { continue };
             let Ok(sb) = sector[1024..2048].try_into() else { continue };
             let parsed = Superblock::parse(sb, bytes);
             {
                 let mut state = self.state.lock();
-                let at = state.volumes.iter().position(|v| v.sectors.start == first);
+                let at = state.volumes.iter().position(|v| v.sectors == sectors);
                 let Some(at) = at.filter(|at| state.volumes[*at].shadow.is_none()) else {
                     continue;
                 };
@@ -220,7 +232,7 @@ impl Idiscard {
                 self.mark(&state);
             }
             if at_start {
-                self.complete(cx, first).await;
+                self.take_in(cx, &sectors, Reading::Start).await;
             }
         }
         self.state.lock().say_if_none(at_start);
@@ -250,49 +262,71 @@ impl Idiscard {
         (found, at)
     }
 
-    /// Reads the descriptors of a file system in use.
-    async fn learn(&self, cx: &Cx, first: u64) {
-        self.take_in(cx, first, true).await;
-        if let Some(shadow) = self.state.lock().shadow(first) {
-            shadow.forget_unused();
-        }
-    }
-
-    /// Reads everything of a file system that nobody uses, and says what is dead in it. Requests may come
-    /// meanwhile: what they write counts.
-    async fn complete(&self, cx: &Cx, first: u64) {
-        self.take_in(cx, first, true).await;
-        self.take_in(cx, first, false).await;
-        self.state.lock().completed(first);
-    }
-
-    /// Reads descriptors, or what follows from them and nobody has seen.
-    async fn take_in(&self, cx: &Cx, first: u64, descriptors: bool) {
-        let runs = match self.state.lock().shadow(first) {
-            Some(shadow) if descriptors => shadow.descriptors(),
-            Some(shadow) => shadow.unseen(),
-            None => return,
-        };
-        for run in runs {
-            let (mut at, end) = (first + run.start, first + run.end);
-            while at < end {
-                self.state.lock().begin_reading();
-                let most = (end - at).min(PIECE);
-                let Extent { sectors, holds } = self.below.extent(Lba::new(at), most);
-                let to = at + sectors.clamp(1, most);
-                let bytes = match holds || descriptors {
-                    true => self.read(cx, at..to).await.map(Some),
-                    false => Ok(None),
-                };
-                let mut state = self.state.lock();
-                if let Ok(bytes) = bytes
-                    && state.was_read(first, at..to, bytes.as_deref())
-                {
-                    self.mark(&state);
+    /// Reads the descriptors of a file system, and what follows from them and nobody has seen. What is written
+    /// meanwhile counts.
+    async fn take_in(&self, cx: &Cx, volume: &Range<u64>, when: Reading) {
+        for descriptors in [true, false] {
+            let runs = match self.state.lock().shadow(volume) {
+                Some(shadow) if descriptors => shadow.descriptors(),
+                Some(shadow) if when != Reading::InUse => shadow.unseen(),
+                _ => break,
+            };
+            for run in runs {
+                let run = volume.start + run.start..volume.start + run.end;
+                if !self.take_run(cx, volume, run, descriptors, when).await {
+                    return;
                 }
-                at = to;
             }
         }
+        let mut state = self.state.lock();
+        match when {
+            Reading::InUse => {
+                if let Some(shadow) = state.shadow(volume) {
+                    shadow.forget_unused();
+                }
+            }
+            Reading::Start => state.completed(volume),
+            Reading::Unmounted if state.is_quiet(volume) => state.completed(volume),
+            Reading::Unmounted => {}
+        }
+    }
+
+    /// Reads these sectors. False if that is over: somebody uses the file system now, or the drive ends.
+    async fn take_run(
+        &self,
+        cx: &Cx,
+        volume: &Range<u64>,
+        run: Range<u64>,
+        descriptors: bool,
+        when: Reading,
+    ) -> bool {
+        let mut at = run.start;
+        while at < run.end {
+            self.state.lock().begin_reading();
+            let most = (run.end - at).min(PIECE);
+            let Extent { sectors, holds } = self.below.extent(Lba::new(at), most);
+            let to = at + sectors.clamp(1, most);
+            let bytes = match holds || descriptors {
+                true => self.read(cx, at..to).await.map(Some),
+                false => Ok(None),
+            };
+            let mut state = self.state.lock();
+            let over = match when {
+                Reading::Start => false,
+                Reading::InUse => state.stops,
+                Reading::Unmounted => !state.is_quiet(volume) && !mutant!("idiscard.reads-in-use"),
+            };
+            if over {
+                return false;
+            }
+            if let Ok(bytes) = bytes
+                && state.was_read(volume, at..to, bytes.as_deref())
+            {
+                self.mark(&state);
+            }
+            at = to;
+        }
+        true
     }
 }
 

@@ -52,10 +52,10 @@ pub(crate) struct Counts {
 pub(crate) enum Task {
     /// Looks for file systems anew: tables of partitions have changed.
     Scan,
-    /// Reads the descriptors of the file system that begins there.
-    Learn(u64),
+    /// Reads the descriptors of the file system in these sectors.
+    Learn(Range<u64>),
     /// Reads what nobody has seen of it: it was unmounted.
-    Complete(u64),
+    Complete(Range<u64>),
     /// Discards these sectors.
     Discard(Range<u64>),
     End,
@@ -74,9 +74,11 @@ pub(crate) struct State {
     /// What was written since a reading began.
     touched: Option<BTreeSet<u64>>,
     scan: bool,
-    learn: BTreeSet<u64>,
-    complete: BTreeSet<u64>,
+    /// Volumes whose descriptors, or all, are to be read.
+    learn: Vec<Range<u64>>,
+    complete: Vec<Range<u64>>,
     said: Vec<String>,
+    said_last: String,
     pub(crate) stops: bool,
     pub(crate) ended: bool,
     pub(crate) counts: Counts,
@@ -102,9 +104,10 @@ impl State {
             discarding: 0..0,
             touched: None,
             scan: false,
-            learn: BTreeSet::new(),
-            complete: BTreeSet::new(),
+            learn: Vec::new(),
+            complete: Vec::new(),
             said: Vec::new(),
+            said_last: String::new(),
             stops: false,
             ended: false,
             counts: Counts::default(),
@@ -117,11 +120,14 @@ impl State {
     }
 
     fn say(&mut self, at: u64, what: String) {
-        if self.said.len() < SAID_MOST {
-            self.said.push(match at {
-                0 => what,
-                at => format!("partition at byte {}: {what}", at * SECTOR as u64),
-            });
+        let what = match at {
+            0 => what,
+            at => format!("partition at byte {}: {what}", at * SECTOR as u64),
+        };
+        // Who writes the same superblock every second is told once.
+        if self.said.len() < SAID_MOST && self.said_last != what {
+            self.said_last.clone_from(&what);
+            self.said.push(what);
         }
     }
 
@@ -134,12 +140,18 @@ impl State {
             std::iter::once(first..first + 1).chain(shifted).collect()
         };
         let tables = self.tables.iter().map(|sector| *sector..sector + 1);
-        tables.chain(self.volumes.iter().flat_map(of)).collect()
+        // Also where its file system is followed no more.
+        let discarding = std::iter::once(self.discarding.clone());
+        tables.chain(discarding).chain(self.volumes.iter().flat_map(of)).collect()
     }
 
     /// Of these sectors, those that are looked at.
     pub(crate) fn watched(&self, sectors: &Range<u64>) -> Vec<u64> {
         let mut all: Vec<u64> = self.tables.range(sectors.clone()).copied().collect();
+        let taken = sectors.start.max(self.discarding.start)..sectors.end.min(self.discarding.end);
+        if !mutant!("idiscard.ended-discard-forgotten") {
+            all.extend(taken);
+        }
         for volume in &self.volumes {
             let of = &volume.sectors;
             let (from, to) = (sectors.start.max(of.start), sectors.end.min(of.end));
@@ -219,8 +231,12 @@ impl State {
             if sector == first {
                 moved |= self.superblock_is(at, content);
             }
-            if let Some(shadow) = &mut self.volumes[at].shadow {
-                moved |= shadow.holds(sector - first, content);
+            if let Some(shadow) = &mut self.volumes[at].shadow
+                && shadow.holds(sector - first, content)
+            {
+                // Of what lies elsewhere nobody has seen anything.
+                self.volumes[at].is_complete = false;
+                moved = true;
             }
         }
         moved
@@ -251,7 +267,7 @@ impl State {
                     shadow.sweep();
                     // Whoever unmounts has waited for all that it wrote.
                     if !volume.is_complete {
-                        self.complete.insert(first);
+                        self.complete.push(volume.sectors.clone());
                     }
                     true
                 }
@@ -273,15 +289,14 @@ impl State {
             return false;
         };
         match Superblock::parse(sb, bytes) {
-            Ok(sb) => {
-                self.follow(at, sb, true);
-                true
-            }
+            Ok(sb) => self.follow(at, sb, true),
             Err(why) => {
                 self.cannot(first, &why);
-                false
+                // It may be a table of partitions.
+                self.scan |= self.tables.is_empty();
             }
         }
+        true
     }
 
     /// A file system is followed from now on; with `learn`, its descriptors are to be read.
@@ -297,13 +312,16 @@ impl State {
         volume.is_complete = false;
         let (first, old) = (volume.sectors.start, volume.shadow.take());
         let uuid = old.as_ref().map(|old| old.superblock().uuid);
+        if sb.bytes() > (end - start) * SECTOR as u64 {
+            return;
+        }
         let what = format!("ext4 with {} inodes in {} groups", sb.inodes, sb.groups);
         let again = uuid == Some(sb.uuid);
         let says = match Shadow::new(sb, self.zeros) {
             Ok(mut shadow) => {
                 old.iter().for_each(|old| shadow.inherit(old));
                 if learn && shadow.has_sums() {
-                    self.learn.insert(first);
+                    self.learn.push(start..end);
                 }
                 let kib = shadow.bytes().div_ceil(1024);
                 volume.shadow = Some(shadow);
@@ -326,7 +344,6 @@ impl State {
             volumes.push(Volume { sectors, shadow, is_complete });
         };
         let mut volumes = Vec::new();
-        self.scan = false;
         self.has_table = false;
         let mut odd = Vec::new();
         match tables {
@@ -362,12 +379,16 @@ impl State {
     }
 
     /// This was read of sectors of a file system, or there is nothing. True if others are of interest since.
-    pub(crate) fn was_read(&mut self, first: u64, at: Range<u64>, bytes: Option<&[u8]>) -> bool {
-        let mut moved = false;
+    pub(crate) fn was_read(
+        &mut self,
+        volume: &Range<u64>,
+        at: Range<u64>,
+        bytes: Option<&[u8]>,
+    ) -> bool {
+        let (first, mut moved) = (volume.start, false);
         let touched = self.touched.take().unwrap_or_default();
         let busy = &self.busy;
-        let Some(volume) = self.volumes.iter_mut().find(|volume| volume.sectors.start == first)
-        else {
+        let Some(volume) = self.volumes.iter_mut().find(|v| v.sectors == *volume) else {
             return false;
         };
         let Some(shadow) = &mut volume.shadow else { return false };
@@ -385,9 +406,15 @@ impl State {
         moved
     }
 
-    /// All of a file system was read. What is dead in one that was not unmounted waits until somebody writes.
-    pub(crate) fn completed(&mut self, first: u64) {
-        let Some(volume) = self.volumes.iter_mut().find(|v| v.sectors.start == first) else {
+    /// Nobody uses the file system there, and nothing of it waits for a replay; nor does the drive end.
+    pub(crate) fn is_quiet(&mut self, volume: &Range<u64>) -> bool {
+        !self.stops && self.shadow(volume).is_some_and(|shadow| shadow.is_clean())
+    }
+
+    /// All of a file system was read, at the start or while it was unmounted. What is dead in one that was not
+    /// unmounted at the start waits until somebody writes.
+    pub(crate) fn completed(&mut self, volume: &Range<u64>) {
+        let Some(volume) = self.volumes.iter_mut().find(|v| v.sectors == *volume) else {
             return;
         };
         let Some(shadow) = &mut volume.shadow else { return };
@@ -405,15 +432,15 @@ impl State {
             self.scan = false;
             return Some(Task::Scan);
         }
-        if let Some(first) = self.learn.pop_first()
+        if let Some(volume) = self.learn.pop()
             && !self.stops
         {
-            return Some(Task::Learn(first));
+            return Some(Task::Learn(volume));
         }
-        if let Some(first) = self.complete.pop_first()
+        if let Some(volume) = self.complete.pop()
             && !self.stops
         {
-            return Some(Task::Complete(first));
+            return Some(Task::Complete(volume));
         }
         let busy = &self.busy;
         for volume in &mut self.volumes {
@@ -452,8 +479,8 @@ impl State {
         self.ended = true;
     }
 
-    pub(crate) fn shadow(&mut self, first: u64) -> Option<&mut Shadow> {
-        self.volumes.iter_mut().find(|volume| volume.sectors.start == first)?.shadow.as_mut()
+    pub(crate) fn shadow(&mut self, volume: &Range<u64>) -> Option<&mut Shadow> {
+        self.volumes.iter_mut().find(|v| v.sectors == *volume)?.shadow.as_mut()
     }
 
     /// What begins there is no file system that can be followed.

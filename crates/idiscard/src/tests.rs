@@ -311,18 +311,91 @@ fn what_was_written_before_is_found_behind_an_unmount() {
 fn a_reading_does_not_go_over_a_write() {
     let mut state = State::new(DRIVE, false);
     state.divide(None);
-    let block = made::superblock(true, made::GROUPS);
-    let sb = block[1024..2048].try_into().expect("its bytes");
-    let sb = flashlane_ext4::Superblock::parse(sb, DRIVE * 4096).expect("one");
-    state.follow(0, sb, false);
+    state.follow(0, superblock(), false);
     state.begin_reading();
     state.begin(BlockOp::Write, &[made::DESCRIPTORS]);
     let new = made::descriptors();
     assert!(state.end(BlockOp::Write, &[made::DESCRIPTORS], |_| Content::Written(&new)));
     let at = made::DESCRIPTORS..made::DESCRIPTORS + 1;
-    assert!(!state.was_read(0, at, Some(&[0; 4096])), "it is older");
+    let mut old = made::descriptors();
+    old[8] = 40;
+    assert!(!state.was_read(&(0..DRIVE), at, Some(&old)), "it is older");
     assert_eq!(state.watched(&(0..100)).len(), 2 + 2 + TABLE_BLOCKS);
     assert_eq!(state.next(9), None::<Task>);
+}
+
+/// Who mounts it writes its superblock first. What was read then may be older than what follows.
+#[test]
+fn a_file_system_that_is_mounted_is_read_no_further() {
+    on_layer(5, false, Vec::new(), |layer, ram, cx| async move {
+        let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+        inodes[IN_BLOCK] = Inode::Freed;
+        let dead = made::table_at(1);
+        write(&*layer, &cx, dead, &made::table(1, &inodes)).await;
+        write(&*layer, &cx, made::DESCRIPTORS, &made::descriptors()).await;
+        write(&*layer, &cx, 0, &made::superblock(false, made::GROUPS)).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        for is_clean in [true, false] {
+            write(&*layer, &cx, 0, &made::superblock(is_clean, made::GROUPS)).await;
+        }
+        cx.sleep(Ns::from_ms(10)).await;
+        write(&*layer, &cx, made::DESCRIPTORS, &made::descriptors()).await;
+        write(&*layer, &cx, made::bitmap_at(0), &made::bitmap(|_| false)).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(read(&*ram, &cx, dead).await.iter().any(|byte| *byte != 0), "it was read");
+        write(&*layer, &cx, 0, &made::superblock(true, made::GROUPS)).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(read(&*ram, &cx, dead).await.iter().all(|byte| *byte == 0));
+    });
+}
+
+fn superblock() -> flashlane_ext4::Superblock {
+    let block = made::superblock(true, made::GROUPS);
+    let sb = block[1024..2048].try_into().expect("its bytes");
+    flashlane_ext4::Superblock::parse(sb, DRIVE * 4096).expect("one")
+}
+
+/// A file system ends while a discard in it is under way: who writes there next waits.
+#[test]
+fn a_discard_is_waited_for_when_its_file_system_has_ended() {
+    let mut state = State::new(DRIVE, false);
+    state.divide(None);
+    state.follow(0, superblock(), false);
+    let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
+    inodes[IN_BLOCK] = Inode::Freed;
+    let dead = made::table_at(1);
+    for (sector, bytes) in [
+        (made::DESCRIPTORS, made::descriptors()),
+        (made::bitmap_at(0), made::bitmap(|_| false)),
+        (dead, made::table(1, &inodes)),
+    ] {
+        state.begin(BlockOp::Write, &[sector]);
+        state.end(BlockOp::Write, &[sector], |_| Content::Written(&bytes));
+    }
+    assert_eq!(state.next(9), Some(Task::Discard(dead..dead + 1)));
+    state.begin(BlockOp::Write, &[0]);
+    assert!(state.end(BlockOp::Write, &[0], |_| Content::Written(&[0; 4096])));
+    let watched = state.watched(&(dead..dead + 9));
+    assert!(state.is_discarding(&watched));
+    assert!(state.watched_runs().contains(&(dead..dead + 1)));
+    state.discarded(true);
+    assert!(!state.is_discarding(&watched));
+}
+
+/// Of an MBR's entries two may begin at the same byte, with blocks of different sizes.
+#[test]
+fn of_two_partitions_with_one_start_the_one_that_fits_is_followed() {
+    let mut state = State::new(DRIVE, false);
+    let bytes = |from: u64, sectors: u64| (from * 4096..(from + sectors) * 4096, 512);
+    let parts = vec![bytes(256, 125), bytes(256, made::BLOCKS)];
+    let tables = crate::partitions::Tables { parts, any: true, ..Default::default() };
+    state.divide(Some((tables, [0].into())));
+    let block = made::superblock(true, made::GROUPS);
+    state.begin(BlockOp::Write, &[256]);
+    assert!(state.end(BlockOp::Write, &[256], |_| Content::Written(&block)));
+    let followed: Vec<bool> = state.volumes.iter().map(|v| v.shadow.is_some()).collect();
+    assert_eq!(followed, [false, true]);
+    assert!(state.shadow(&(256..256 + made::BLOCKS)).is_some());
 }
 
 #[test]
