@@ -6,7 +6,7 @@
 # Needs root, /dev/fuse and loop devices (else `fuse-loop` is skipped), and e2fsprogs (`e2fsprogs`).
 set -u
 
-tools="losetup mkfs.ext4 e2fsck fusermount3"
+tools="losetup mkfs.ext4 e2fsck resize2fs fusermount3"
 packages="fuse3 e2fsprogs mount util-linux"
 . "$(dirname "$0")/loop.sh"
 if ! has_tools; then
@@ -152,12 +152,28 @@ for _ in 1 2 3; do
 done
 ok "a partition is followed" grep -q "partition at byte 1048576: ext4 .* is followed" said
 
-# What is not ext4 is left alone, where ext4 was a moment ago.
-seen() { grep -c "$1" said; }
 losetup -d "$loop"
 attach 4096
+
+# It grows: what is known of the old groups stays, and the new ones are followed.
+case="grown"
+rm -f notes
+must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop" 128M
+for round in 1 2 3; do
+    must "mount" mount -t ext4 -o discard "$loop" mnt
+    must "a round" "$worker" mnt notes "$seed" work
+    must "unmount" umount mnt
+    must "fsck" e2fsck -fn "$loop"
+    no_ghosts >ghosts || { fail "seed $seed, $case: $(cat ghosts)"; exit 1; }
+    seed=$((seed + 1))
+    [ $round -ne 1 ] || must "resize2fs" resize2fs "$loop"
+done
+ok "a file system that grows is followed on" grep -q "changed, and is followed on" said
+
+# What is not ext4 is left alone, where ext4 was a moment ago.
+seen() { grep -c "$1" said; }
 grep -qw xfs /proc/filesystems || modprobe xfs 2>/dev/null
-for fs in xfs btrfs swap; do
+for fs in xfs btrfs swap luks lvm; do
     case=$fs
     must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop"
     sleep 0.2
@@ -166,11 +182,15 @@ for fs in xfs btrfs swap; do
         xfs) command -v mkfs.xfs >/dev/null && mkfs.xfs -q -f "$loop" >out 2>err || true ;;
         btrfs) command -v mkfs.btrfs >/dev/null && mkfs.btrfs -q -f "$loop" >out 2>err || true ;;
         swap) mkswap -f "$loop" >out 2>err ;;
+        # As their tools begin, which take away what was there.
+        luks) { printf 'LUKS\272\276\0\2' && head -c 4088 /dev/zero; } | dd of="$loop" bs=4096 conv=fsync 2>/dev/null ;;
+        lvm) { head -c 512 /dev/zero && printf LABELONE && head -c 3576 /dev/zero; } | dd of="$loop" bs=4096 conv=fsync 2>/dev/null ;;
     esac
-    if ! { command -v "mkfs.$fs" >/dev/null || [ $fs = swap ]; }; then
-        sh "$root/tests/skip.sh" note fuse-tools "no mkfs.$fs here"
-        continue
-    fi
+    case $fs in
+        xfs | btrfs)
+            command -v "mkfs.$fs" >/dev/null || { sh "$root/tests/skip.sh" note fuse-tools "no mkfs.$fs here"; continue; }
+            ;;
+    esac
     sync
     sleep 0.2
     ok "$fs where ext4 was: it is said that nothing is discarded any more" [ "$(seen "nothing is discarded any more")" -gt "$before" ]
