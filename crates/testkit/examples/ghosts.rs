@@ -2,7 +2,8 @@
 //! a name; then what must be there is checked, or written down for the next round.
 //!
 //! Use: `ghosts FOLDER NOTES SEED work|crash|named|check`. `work` checks everything it did and syncs it; `crash` syncs
-//! in the middle, goes on and ends as it is, `named` the same without open files that have no name; `check` compares the folder with the notes: what was synced and left
+//! in the middle, goes on and ends as it is, or is killed with the drive, `named` the same without open files that
+//! have no name; `check` compares the folder with the notes: what was synced and left
 //! alone is there, whatever became of the rest, and takes it from there.
 
 use flashlane_base::Rng;
@@ -24,8 +25,21 @@ fn content(seed: u64, len: usize) -> Vec<u8> {
 #[derive(Default)]
 struct Notes(BTreeMap<String, (u64, usize, bool)>);
 
+/// Names that were touched since the notes were written: a line each, written first.
+fn touched_at(notes: &Path) -> PathBuf {
+    notes.with_extension("touched")
+}
+
 impl Notes {
+    /// Without what was touched since.
     fn read(path: &Path) -> Notes {
+        let mut notes = Notes::written(path);
+        let touched = fs::read_to_string(touched_at(path)).unwrap_or_default();
+        touched.lines().for_each(|name| _ = notes.0.remove(name));
+        notes
+    }
+
+    fn written(path: &Path) -> Notes {
         let text = fs::read_to_string(path).unwrap_or_default();
         let line = |line: &str| {
             let mut words = line.split(' ');
@@ -42,6 +56,7 @@ impl Notes {
             format!("{name} {seed} {len} {synced}\n")
         };
         fs::write(path, self.0.iter().map(line).collect::<String>()).expect("the notes");
+        fs::write(touched_at(path), "").expect("the notes");
     }
 }
 
@@ -53,6 +68,7 @@ struct Work {
     held: Vec<(File, u64, usize)>,
     /// There are none.
     is_named: bool,
+    touched: File,
 }
 
 fn sync(folder: &Path) {
@@ -72,7 +88,13 @@ impl Work {
         format!("d{}/f{}", self.rng.below(FOLDERS), self.rng.below(1 << 30))
     }
 
+    /// Whatever happens next, it may have happened to this file.
+    fn touch(&mut self, name: &str) {
+        self.touched.write_all(format!("{name}\n").as_bytes()).expect("the notes");
+    }
+
     fn put(&mut self, name: &str) -> File {
+        self.touch(name);
         let (seed, len) = (self.rng.next_u64(), self.rng.below(9000) as usize);
         let mut options = File::options();
         let options = options.read(true).write(true).create(true).truncate(true);
@@ -95,12 +117,14 @@ impl Work {
             (6, Some(name)) => _ = self.put(&name),
             (7, Some(old)) => {
                 let new = self.new_name();
+                self.touch(&old);
                 fs::rename(self.folder.join(&old), self.folder.join(&new)).expect("a rename");
                 let what = self.notes.0.remove(&old).expect("it is known");
                 self.notes.0.insert(new, (what.0, what.1, false));
             }
             (8, Some(old)) => {
                 let new = self.new_name();
+                self.touch(&old);
                 // Another name of the same: whoever is written through one is not known by the other.
                 fs::hard_link(self.folder.join(&old), self.folder.join(&new)).expect("a link");
                 fs::remove_file(self.folder.join(&old)).expect("a removal");
@@ -123,12 +147,14 @@ impl Work {
                 let names: Vec<String> = self.notes.0.keys().cloned().collect();
                 for name in names {
                     if self.rng.below(8) > 0 {
+                        self.touch(&name);
                         fs::remove_file(self.folder.join(&name)).expect("a removal");
                         self.notes.0.remove(&name);
                     }
                 }
             }
             (_, Some(name)) => {
+                self.touch(&name);
                 fs::remove_file(self.folder.join(&name)).expect("a removal");
                 self.notes.0.remove(&name);
             }
@@ -192,7 +218,9 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
     }
     let rng = Rng::stream(seed, "ghosts", 0);
     let (notes, is_named) = (Notes::read(at), how == "named");
-    let mut work = Work { folder: folder.into(), notes, rng, held: Vec::new(), is_named };
+    let touched = File::options().append(true).create(true).open(touched_at(at)).map_err(text)?;
+    let held = Vec::new();
+    let mut work = Work { folder: folder.into(), notes, rng, held, is_named, touched };
     match how {
         "work" => {
             check(folder, &work.notes, true)?;
@@ -205,12 +233,10 @@ fn round(folder: &Path, at: &Path, seed: u64, how: &str) -> Result<(), String> {
             check(folder, &work.notes, true)?;
             (0..25).for_each(|_| work.step());
             work.sync();
-            let before = work.notes.0.clone();
+            work.notes.write(at);
             (0..15).for_each(|_| work.step());
             work.check_held()?;
-            // Whatever was touched since may be there in any state.
-            let same = |name: &String, what: &(u64, usize, bool)| before.get(name) == Some(what);
-            work.notes.0.retain(|name, what| same(name, what));
+            return Ok(());
         }
         "check" => {
             check(folder, &work.notes, false)?;
