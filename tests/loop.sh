@@ -20,7 +20,7 @@ leave() {
     rm -rf "$dir"
 }
 trap leave EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM PIPE
 cd "$dir" || exit 2
 mkdir mnt
 
