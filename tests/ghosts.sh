@@ -21,17 +21,6 @@ fi
 rounds=${ROUNDS:-200}
 seed=${SEED:-0}
 
-begin() {
-    : >ready
-    "$bin" serve my.img --target db --fuse-file disk --null-latency --idiscard >ready 2>>said </dev/null &
-    server=$!
-    for _ in $(seq 200); do
-        grep -q '^ready fuse:disk$' ready && return
-        sleep 0.05
-    done
-    echo "FAIL  the server is not ready: $(cat said)"
-    exit 1
-}
 # What fails ends it: the next round stands on this one.
 must() {
     what=$1
@@ -54,6 +43,19 @@ no_ghosts() {
     return 1
 }
 
+# A round ends: behind the unmount all is well.
+ends_clean() {
+    must "unmount" umount mnt
+    must "fsck" e2fsck -fn "$loop"
+    no_ghosts >ghosts || { fail "seed $seed, $case: $(cat ghosts)"; exit 1; }
+    seed=$((seed + 1))
+}
+a_round() {
+    must "mount" mount -t ext4 -o discard "$loop" mnt
+    must "a round" "$worker" mnt notes "$seed" work
+    ends_clean
+}
+
 layouts="
 -O ^has_journal
 -O has_journal
@@ -66,7 +68,7 @@ layouts="
 
 "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=448 >out 2>err &&
     "$bin" lnvm create my.img -n db -t pblk >out 2>err || { cat out err; exit 1; }
-begin
+begin --idiscard
 attach 4096
 done_rounds=0 crashes=0
 while [ "$done_rounds" -lt "$rounds" ]; do
@@ -112,15 +114,13 @@ while [ "$done_rounds" -lt "$rounds" ]; do
             losetup -d "$loop"
             loop=
             umount -l disk 2>/dev/null
-            begin
+            begin --idiscard
             attach 4096
             must "mount behind a kill" mount -t ext4 -o "$flags" "$loop" mnt
             must "what was synced" "$worker" mnt notes "$seed" check
         fi
-        must "unmount" umount mnt
-        must "fsck" e2fsck -fn "$loop"
-        no_ghosts >ghosts || { fail "seed $seed, $case: $(cat ghosts)"; exit 1; }
-        seed=$((seed + 1)) done_rounds=$((done_rounds + 1))
+        ends_clean
+        done_rounds=$((done_rounds + 1))
     done
     must "mount once more" mount -t ext4 -o "$flags" "$loop" mnt
     must "what the last round left" "$worker" mnt notes "$seed" check
@@ -148,12 +148,7 @@ loop=$(losetup -f --show --direct-io=on --sector-size 4096 --offset 1048576 disk
 rm -f notes notes.touched
 must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop"
 for _ in 1 2 3; do
-    must "mount" mount -t ext4 -o discard "$loop" mnt
-    must "a round" "$worker" mnt notes "$seed" work
-    must "unmount" umount mnt
-    must "fsck" e2fsck -fn "$loop"
-    no_ghosts >ghosts || { fail "seed $seed, $case: $(cat ghosts)"; exit 1; }
-    seed=$((seed + 1))
+    a_round
 done
 ok "a partition is followed" grep -q "partition at byte 1048576: ext4 .* is followed" said
 
@@ -165,12 +160,7 @@ case="grown"
 rm -f notes notes.touched
 must "mkfs" mkfs.ext4 -q -F -b 4096 -O ^has_journal "$loop" 128M
 for round in 1 2 3; do
-    must "mount" mount -t ext4 -o discard "$loop" mnt
-    must "a round" "$worker" mnt notes "$seed" work
-    must "unmount" umount mnt
-    must "fsck" e2fsck -fn "$loop"
-    no_ghosts >ghosts || { fail "seed $seed, $case: $(cat ghosts)"; exit 1; }
-    seed=$((seed + 1))
+    a_round
     if [ $round -eq 1 ]; then
         # It asks for a check that has left its time.
         must "fsck" e2fsck -fy "$loop"

@@ -40,9 +40,10 @@ good() {
         tail -n 5 out err 2>/dev/null | sed 's/^/      | /'
     fi
 }
+# begin OPTION...: serves it, with these options too.
 begin() {
     : >ready # an earlier server said so, too
-    "$bin" serve my.img --target db --fuse-file disk --nbd unix:db.sock --null-latency >ready 2>said </dev/null &
+    "$bin" serve my.img --target db --fuse-file disk --nbd unix:db.sock --null-latency "$@" >ready 2>said </dev/null &
     server=$!
     for _ in $(seq 200); do
         grep -q '^ready fuse:disk$' ready && return

@@ -24,7 +24,7 @@ mod tables;
 pub use extent::Extent;
 pub use group::Group;
 pub use journal::Journal;
-pub use shadow::{Change, Content, Piece, SECTOR, Shadow};
+pub use shadow::{Change, Content, SECTOR, Shadow};
 pub use superblock::{Feature, Superblock};
 pub use tables::{Counts, Doubt, Run, Table, Tables};
 

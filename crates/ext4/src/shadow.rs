@@ -41,7 +41,7 @@ const GROUPS_LEAST: u64 = 1024;
 /// What a piece of a table holds: a sector, or a block where that is smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Piece {
+enum Piece {
     /// Nobody has seen it.
     Unknown,
     /// An inode in it is in use, or might be.
@@ -609,11 +609,6 @@ impl Shadow {
             Err(Ext4Error::Checksum) => Change::None,
             Err(why) => Change::Ended(why),
         }
-    }
-
-    /// How many pieces are of a kind.
-    pub fn count(&self, piece: Piece) -> u64 {
-        self.pieces.iter().filter(|p| **p == piece).count() as u64
     }
 }
 

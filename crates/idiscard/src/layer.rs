@@ -2,8 +2,8 @@
 //!
 //! Owns: [`Idiscard`]. Promises: a request goes on as it came, and its answer comes back as it was; one far
 //! from any metadata costs a look at a bit; one at metadata waits for nothing but a discard at the same
-//! sector. After the start nothing is read but tables of partitions and descriptors that have changed.
-//! Never: writes; discards what [`Shadow`] does not call dead.
+//! sector. After the start nothing is read but tables of partitions and descriptors that have changed, and once
+//! all of a file system that was followed late, while it is unmounted. Never: writes; discards what [`Shadow`] does not call dead.
 //!
 //! [`Shadow`]: flashlane_ext4::Shadow
 
