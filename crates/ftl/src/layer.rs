@@ -445,6 +445,10 @@ pub trait Layer: Send + Sync {
         let _ = (cx, draw);
         Box::pin(std::future::ready(()))
     }
+    /// It discards sectors that the host has not discarded.
+    fn discards(&self) -> bool {
+        false
+    }
     /// What it acknowledges is durable.
     fn acks_are_durable(&self) -> bool;
     /// Each power cut may take room from it, so that in the end it has none.

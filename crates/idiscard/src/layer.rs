@@ -392,6 +392,10 @@ impl Layer for Idiscard {
         self.said()
     }
 
+    fn discards(&self) -> bool {
+        true
+    }
+
     /// As what it stands on.
     fn acks_are_durable(&self) -> bool {
         true

@@ -347,6 +347,7 @@ impl Stack {
             contention,
             watch: Watch { probe: Some(probe), intervals },
             used: self.home.as_ref().map(|h| h.life),
+            discards: self.layers.discards(),
         }
     }
 

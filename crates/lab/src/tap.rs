@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(tap.end().map(|sums| sums.requests).expect("it is written"), 4);
         let scan = scan_to_replay(&TraceSource::File(to), &Reading::default(), false);
         let scan = scan.expect("a trace");
-        let mut records = scan.records(None).expect("a trace");
+        let mut records = scan.records(None, false).expect("a trace");
         let mut last = 0;
         while let Some(record) = records.advance().expect("a trace") {
             assert!(record.ts_ns >= last + 100_000, "{last}, {}", record.ts_ns);

@@ -169,6 +169,11 @@ impl Layers {
         self.all.iter().for_each(|layer| layer.measure());
     }
 
+    /// One of them discards sectors that the host has not discarded.
+    pub fn discards(&self) -> bool {
+        self.all.iter().any(|layer| layer.discards())
+    }
+
     /// What the whole stack acknowledges is durable.
     pub fn acks_are_durable(&self) -> bool {
         self.all.iter().all(|layer| layer.acks_are_durable())

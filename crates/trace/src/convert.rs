@@ -202,7 +202,7 @@ fn each(
     monitor: &dyn Progress,
     mut use_it: impl FnMut(super::TraceRecord, &mut Vec<super::TraceRecord>) -> Result<(), ConvertError>,
 ) -> Result<u64, ConvertError> {
-    let mut records = scan.timed(device)?;
+    let mut records = scan.timed(device, false)?;
     let (mut done, mut out) = (0u64, Vec::new());
     while let Some(record) = records.advance()? {
         out.clear();

@@ -30,7 +30,7 @@ pub struct Info {
     pub passed_over: BTreeMap<char, u64>,
     /// The last line has no line feed: if the file was cut there, what it says may be wrong.
     pub unended: bool,
-    /// It is a recording with the contents of some writes, which nothing here reads.
+    /// It is a recording with the contents of some writes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub contents: bool,
     /// Events of each action; the replayed one first.

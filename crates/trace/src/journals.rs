@@ -230,7 +230,7 @@ fn each(
     monitor: &dyn Progress,
     mut use_it: impl FnMut(&TraceRecord),
 ) -> Result<(), TraceError> {
-    let (mut records, mut done) = (scan.records(Some(device))?, 0u64);
+    let (mut records, mut done) = (scan.records(Some(device), false)?, 0u64);
     while let Some(r) = records.advance()? {
         if r.op == TraceOp::Write && r.len_bytes > 0 {
             use_it(&r);

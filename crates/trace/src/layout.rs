@@ -232,6 +232,14 @@ impl Layout {
         &self.description
     }
 
+    /// It is one device, whose sectors lie where the trace has them.
+    pub fn keeps_addresses(&self) -> bool {
+        match &self.kind {
+            Kind::Linear { base } => base.iter().all(|base| *base == 0),
+            Kind::Packed { .. } => false,
+        }
+    }
+
     /// The one device of the trace that is replayed, if it is one.
     pub fn device(&self) -> Option<DeviceId> {
         self.device

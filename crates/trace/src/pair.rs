@@ -11,6 +11,7 @@ use crate::device::DeviceId;
 use crate::reader::Reader;
 use crate::record::Action;
 use crate::record::{TraceError, TraceOp, TraceRecord};
+use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Requests between issue and completion that are remembered.
@@ -69,6 +70,8 @@ pub struct Paired {
     /// Number of the first one in the window.
     first: u64,
     ended: bool,
+    /// What the record wrote that comes next, or was given out last.
+    content: Option<Bytes>,
 }
 
 impl Paired {
@@ -82,7 +85,13 @@ impl Paired {
             window: VecDeque::new(),
             first: 0,
             ended: false,
+            content: None,
         }
+    }
+
+    /// What the record wrote that was given out last, where that is read and known.
+    pub fn content(&mut self) -> Option<Bytes> {
+        self.content.take()
     }
 
     /// The next record, `None` at the end.
@@ -114,8 +123,10 @@ impl Paired {
                     }
                     // A format with a line per request has no completions to wait for.
                     let waits = action != Action::Only;
-                    if waits {
-                        self.open.made(&r, self.first + self.window.len() as u64);
+                    match waits {
+                        true => self.open.made(&r, self.first + self.window.len() as u64),
+                        // It is the next one that is given out.
+                        false => self.content = self.reader.content(),
                     }
                     self.window.push_back((r, waits));
                 }

@@ -32,6 +32,7 @@ use ::parquet::file::serialized_reader::SerializedFileReader;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 use ::parquet::schema::types::ColumnPath;
+use bytes::Bytes;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -145,11 +146,38 @@ pub struct Rows {
     at: usize,
     /// Records given out so far.
     rows: u64,
+    /// Contents are wanted.
+    wants: bool,
+    contents: Option<Contents>,
+    /// What the record wrote that was given out last.
+    content: Option<Bytes>,
+}
+
+/// The column of contents of the row group that is read: row by row, as each may be large.
+struct Contents {
+    reader: ColumnReaderImpl<ByteArrayType>,
+    nullable: bool,
+    levels: Vec<i16>,
+    values: Vec<ByteArray>,
+}
+
+impl Contents {
+    fn next(&mut self) -> ParquetResult<Option<Bytes>> {
+        let Contents { reader, nullable, levels, values } = self;
+        levels.clear();
+        values.clear();
+        let levels = nullable.then_some(levels);
+        let (rows, ..) = contained(|| reader.read_records(1, levels, None, values))?;
+        match rows {
+            1 => Ok(values.pop().map(|bytes| Bytes::copy_from_slice(bytes.data()))),
+            _ => Err(ParquetError::General("fewer contents than rows".into())),
+        }
+    }
 }
 
 impl Rows {
-    /// Opens a file; `file` is its name for messages.
-    pub fn new(file: &str, store: Store) -> Result<Rows, TraceError> {
+    /// Opens a file; `file` is its name for messages. With `contents` these are read, too.
+    pub fn new(file: &str, store: Store, contents: bool) -> Result<Rows, TraceError> {
         let file_bytes = store.len();
         let reader = contained(|| SerializedFileReader::new(Bounded::new(store)))
             .map_err(|e| damaged(file, 0, e))?;
@@ -184,13 +212,20 @@ impl Rows {
             failed: None,
             at: 0,
             rows: 0,
+            wants: contents,
+            contents: None,
+            content: None,
         })
     }
 
-    /// Whether it has contents, which are not read.
+    /// Whether it has contents.
     pub fn has_contents(&self) -> bool {
-        let schema = self.reader.metadata().file_metadata().schema_descr();
-        schema.columns().iter().any(|column| column.path().string() == CONTENT)
+        find(&self.reader, CONTENT).is_some()
+    }
+
+    /// What the record wrote that was given out last, where that is wanted and known.
+    pub fn content(&mut self) -> Option<Bytes> {
+        self.content.take()
     }
 
     /// Records read so far.
@@ -209,6 +244,18 @@ impl Rows {
             self.failed = self.decode(devices).err();
         }
         let record = self.batch[self.at];
+        self.content = None;
+        if let Some(contents) = &mut self.contents {
+            let content = contents.next().map_err(|e| damaged(&self.file, self.rows, e))?;
+            let fits =
+                |c: &Bytes| record.op == TraceOp::Write && c.len() as u64 == record.len_bytes;
+            if content.as_ref().is_some_and(|content| !fits(content)) {
+                let (file, row) = (self.file.clone(), self.rows + 1);
+                let expected = Expected::Text("the bytes of a write, as many as `len` says");
+                return Err(TraceError::Row { file, row, column: CONTENT, expected });
+            }
+            self.content = content;
+        }
         self.at += 1;
         self.rows += 1;
         Ok(Some(record))
@@ -230,6 +277,10 @@ impl Rows {
                 return Ok(false);
             }
             self.columns = self.open_group(self.groups_read)?;
+            self.contents = match self.wants {
+                true => self.open_contents(self.groups_read)?,
+                false => None,
+            };
             self.groups_read += 1;
             self.columns[0].fill()?;
         }
@@ -258,6 +309,16 @@ impl Rows {
             columns.push(Column { ints, nullable, levels: Vec::new(), values: Vec::new() });
         }
         Ok(columns)
+    }
+
+    fn open_contents(&self, group: usize) -> ParquetResult<Option<Contents>> {
+        let group = contained(|| self.reader.get_row_group(group))?;
+        let Some(index) = find(&self.reader, CONTENT) else { return Ok(None) };
+        let ColumnReader::ByteArrayColumnReader(reader) = self.checked(&*group, index)? else {
+            return Err(ParquetError::General(format!("`{CONTENT}` holds no bytes")));
+        };
+        let nullable = group.metadata().schema_descr().column(index).max_def_level() > 0;
+        Ok(Some(Contents { reader, nullable, levels: Vec::new(), values: Vec::new() }))
     }
 
     /// The reader of a column whose place has been compared with the file: the library asserts it.
@@ -367,7 +428,7 @@ impl Streams {
     }
 }
 
-/// The place of a flat column of integers.
+/// The place of a flat column.
 fn find(reader: &SerializedFileReader<Bounded>, name: &str) -> Option<usize> {
     let schema = reader.metadata().file_metadata().schema_descr();
     (0..schema.num_columns()).find(|index| {
@@ -419,7 +480,13 @@ impl<W: Write + Send> RowWriter<W> {
             // Times grow by little, so their differences need few bits.
             .set_column_dictionary_enabled(ColumnPath::from("ts_ns"), false)
             .set_column_encoding(ColumnPath::from("ts_ns"), Encoding::DELTA_BINARY_PACKED)
-            .build();
+            .set_column_dictionary_enabled(ColumnPath::from(CONTENT), false);
+        let properties = match contents {
+            // The size of a page is looked at behind each value, so none has more than one beyond 1 MiB.
+            true => properties.set_write_batch_size(1),
+            false => properties,
+        };
+        let properties = properties.build();
         let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
         Ok(RowWriter { writer, contents, group: Group::default() })
     }
@@ -502,7 +569,7 @@ mod tests {
 
     fn read(bytes: Vec<u8>) -> Result<(Vec<TraceRecord>, Devices), TraceError> {
         let mut devices = Devices::default();
-        let mut rows = Rows::new("t", Store::Memory(bytes.into()))?;
+        let mut rows = Rows::new("t", Store::Memory(bytes.into()), false)?;
         let mut all = Vec::new();
         while let Some(r) = rows.next(&mut devices)? {
             all.push(r);

@@ -17,6 +17,7 @@ use crate::device::DeviceId;
 use crate::format::Format;
 use crate::record::{Action, Expected, TraceError, TraceRecord, shown};
 use crate::source::TraceSource;
+use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -32,6 +33,8 @@ pub struct Reading {
     /// fio's `wait` counts from the log's beginning (axboe/fio#756), not from the wait before
     /// (fio's HOWTO).
     pub wait_from_start: bool,
+    /// Contents are read, too, where there are any ([`Reader::content`]).
+    pub contents: bool,
 }
 
 /// What was read so far.
@@ -85,7 +88,7 @@ impl Reader {
         };
         let input = match reading.format.or_else(|| binary_format(&head)) {
             Some(Format::Parquet) if head.starts_with(parquet::MAGIC) => {
-                Input::Parquet(Box::new(Rows::new(&file, source.store()?)?))
+                Input::Parquet(Box::new(Rows::new(&file, source.store()?, reading.contents)?))
             }
             Some(Format::Blktrace) if blktrace::looks_like(&head) == Some(true) => {
                 drop(raw);
@@ -196,9 +199,18 @@ impl Reader {
         &self.context.devices
     }
 
-    /// Whether it is a recording with contents, which are not read.
+    /// Whether it is a recording with contents.
     pub fn has_contents(&self) -> bool {
         matches!(&self.input, Input::Parquet(rows) if rows.has_contents())
+    }
+
+    /// What the request wrote that was read last, where [`Reading::contents`] asks for it and it was
+    /// recorded. It is given once.
+    pub fn content(&mut self) -> Option<Bytes> {
+        match &mut self.input {
+            Input::Parquet(rows) => rows.content(),
+            _ => None,
+        }
     }
 
     /// Notes written into the trace so far, with their times; the first thousand.

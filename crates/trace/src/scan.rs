@@ -15,6 +15,7 @@ use crate::progress::{Progress, Unwatched};
 use crate::record::Action;
 use crate::record::{TraceError, TraceOp, TraceRecord};
 use crate::source::TraceSource;
+use bytes::Bytes;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -245,7 +246,7 @@ pub struct Scan {
     pub notes: Vec<(u64, String)>,
     /// Issue (or queue) to completion as recorded, where both are there.
     pub recorded: Latencies,
-    /// It is a recording with contents, which are not read.
+    /// It is a recording with contents; who wants them asks [`Scan::records`] for them.
     pub has_contents: bool,
     /// The records that are replayed, when they are few enough to keep: parsing is most of a
     /// replay.
@@ -264,7 +265,7 @@ impl Scan {
         if let Some(places) = &self.chosen().places {
             return Ok(Cow::Borrowed(places));
         }
-        let (mut places, mut records) = (Places::default(), self.records(None)?);
+        let (mut places, mut records) = (Places::default(), self.records(None, false)?);
         while let Some(record) = records.advance()? {
             places.note(&record);
         }
@@ -272,18 +273,27 @@ impl Scan {
         Ok(Cow::Owned(places))
     }
 
-    /// Goes through the records that are replayed, once more from the start.
-    pub fn records(&self, device: Option<DeviceId>) -> Result<Records<'_>, TraceError> {
+    /// Goes through the records that are replayed, once more from the start; with `contents` through
+    /// what they wrote, too, where that was recorded.
+    pub fn records(
+        &self,
+        device: Option<DeviceId>,
+        contents: bool,
+    ) -> Result<Records<'_>, TraceError> {
         let from = match &self.kept {
-            Some(kept) => From::Memory(kept.iter()),
-            None => From::File(Reader::open(&self.source, &self.reading)?.into(), self.action),
+            Some(kept) if !(contents && self.has_contents) => From::Memory(kept.iter()),
+            _ => From::File(self.reader(contents)?.into(), self.action),
         };
         Ok(Records { from, device })
     }
 
     /// The same with the latencies that completions tell, once more from the file.
-    pub fn timed(&self, device: Option<DeviceId>) -> Result<Paired, TraceError> {
-        Ok(Paired::new(Reader::open(&self.source, &self.reading)?, self.action, device))
+    pub fn timed(&self, device: Option<DeviceId>, contents: bool) -> Result<Paired, TraceError> {
+        Ok(Paired::new(self.reader(contents)?, self.action, device))
+    }
+
+    fn reader(&self, contents: bool) -> Result<Reader, TraceError> {
+        Reader::open(&self.source, &Reading { contents, ..self.reading })
     }
 }
 
@@ -307,6 +317,14 @@ impl Records<'_> {
                 None => kept.next(),
                 Some(device) => kept.find(|r| r.device == device),
             }),
+        }
+    }
+
+    /// What the record wrote that was given out last, where that was asked for and recorded.
+    pub fn content(&mut self) -> Option<Bytes> {
+        match &mut self.from {
+            From::File(reader, _) => reader.content(),
+            From::Memory(_) => None,
         }
     }
 }
@@ -605,7 +623,7 @@ mod tests {
     fn kept_and_read_records_are_the_same() {
         let mut s = scan_to_replay(&of(FEW).unwrap().source, &Reading::default(), false).unwrap();
         let all = |s: &Scan| {
-            let mut records = s.records(s.devices.find("8,0")).unwrap();
+            let mut records = s.records(s.devices.find("8,0"), false).unwrap();
             std::iter::from_fn(|| records.advance().unwrap()).collect::<Vec<_>>()
         };
         let kept = all(&s);

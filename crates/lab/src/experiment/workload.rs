@@ -269,5 +269,6 @@ fn read_reading(s: &Section<'_>) -> Reading {
         action: s.word("action", &actions),
         time_unit: s.word("time_unit", &units).and_then(Clock::named),
         wait_from_start: s.word("wait", &[("previous", false), ("start", true)]).unwrap_or(false),
+        contents: false,
     }
 }

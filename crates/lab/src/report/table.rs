@@ -403,6 +403,7 @@ fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
             (t.backwards, "records out of order in time"),
             (t.without_completion, "requests that nobody waited for, as their end is not in it"),
             (t.pauses_cut, "pauses cut to `max_pause`"),
+            (t.with_content, "writes of the content that it has"),
         ] {
             if n > 0 {
                 text += &format!("; {} {what}", grouped(n));

@@ -36,6 +36,7 @@ pub use steady::Steady;
 pub use crate::trace::progress::{Progress, Unwatched};
 use crate::trace::{LayoutError, TraceError};
 use crate::workload::{Job, JobError};
+use bytes::Bytes;
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
 use flashlane_ftl::stats::FtlStats;
@@ -68,6 +69,8 @@ pub struct Subject {
     pub contention: Option<Rc<dyn Fn(Ns) -> Contention>>,
     /// Sectors may hold something from before; a number that no earlier run on the device had.
     pub used: Option<u64>,
+    /// One of its layers discards sectors of its own accord.
+    pub discards: bool,
 }
 
 /// One part of a workload.
@@ -195,6 +198,8 @@ pub(crate) struct Scratch {
     pub(crate) job: Option<usize>,
     /// The device is told that its writes are a journal's.
     pub(crate) told_journal: bool,
+    /// What is written next, where that is known: as many bytes as the sectors have.
+    pub(crate) given: Option<Bytes>,
     buf: Vec<u8>,
     windows: Windows,
 }
@@ -208,13 +213,17 @@ impl Host {
     pub(crate) fn new(cx: &Cx, subject: Subject, monitor: Rc<dyn Monitor>) -> Host {
         let info = subject.device.info();
         let (unit, capacity) = (info.content_bytes, info.capacity);
+        let mut oracle = match subject.used {
+            Some(life) => Oracle::of_used(capacity, life),
+            None => Oracle::new(capacity),
+        };
+        if subject.discards {
+            oracle.expect_discards();
+        }
         Host {
             unit,
             capacity,
-            oracle: RefCell::new(match subject.used {
-                Some(life) => Oracle::of_used(capacity, life),
-                None => Oracle::new(capacity),
-            }),
+            oracle: RefCell::new(oracle),
             recorder: RefCell::new(Recorder::default()),
             monitor,
             stop: Cell::new(None),
@@ -300,10 +309,18 @@ impl Host {
         let mut at = 0;
         while at < sectors {
             let n = (sectors - at).min(OPERATION_SECTORS_MAX);
+            let rest = scratch.given.as_mut().map(|given| given.split_off(n as usize * self.unit));
+            let rest = rest.filter(|rest| !rest.is_empty());
             ok &= self.single(cx, op, lba + at as u64, n, fua, scratch).await;
+            scratch.given = rest;
             at += n;
         }
         ok
+    }
+
+    /// The device keeps what is written, all of it.
+    pub(crate) fn keeps_contents(&self) -> bool {
+        self.unit == SECTOR_BYTES
     }
 
     async fn single(
@@ -332,7 +349,13 @@ impl Host {
             }
             BlockOp::Write => {
                 let mut oracle = self.oracle.borrow_mut();
-                oracle.begin_write(lba, &mut scratch.buf, self.unit);
+                match scratch.given.take() {
+                    Some(given) => {
+                        scratch.buf.copy_from_slice(&given);
+                        oracle.begin_given(lba, &given);
+                    }
+                    None => oracle.begin_write(lba, &mut scratch.buf, self.unit),
+                }
             }
             BlockOp::Discard => self.oracle.borrow_mut().begin_discard(lba, sectors),
             BlockOp::Flush => {}
@@ -463,6 +486,7 @@ pub(crate) async fn prepare_only(
         Some(Stop::Interrupted) => Err("it was interrupted".into()),
         Some(Stop::ReadOnly(why)) => Err(format!("the device became read-only: {why}")),
         None if !oracle.is_settled() => Err("requests are in flight".into()),
+        None if oracle.has_given() => Err("a trace's contents are on it".into()),
         None if prepared.filled_sectors == 0 => Err("there is nothing to prepare".into()),
         None => Ok(Start { oracle, prepared }),
     }

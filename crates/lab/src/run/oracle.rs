@@ -6,7 +6,7 @@
 //! one: a read that overlaps a discard may also see zeros. A lost, stale, torn or misplaced sector
 //! is found. Never: keeps content; a stamp is a function of (sector, version).
 
-use flashlane_base::{SECTOR_BYTES, prefetch};
+use flashlane_base::{SECTOR_BYTES, crc32c, prefetch};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
@@ -152,6 +152,10 @@ pub struct Oracle {
     /// Version of what nobody here has written yet, and whether something may be there all the same.
     first: u32,
     inherited: bool,
+    /// Sums of what was written that is not made of stamps, by sector and version.
+    given: BTreeMap<(u64, u32), u32>,
+    /// A layer discards sectors of its own accord: those that were given may read as zeros.
+    discarding: bool,
 }
 
 /// Stamp of a version of a sector; never zero.
@@ -211,7 +215,19 @@ impl Oracle {
             mapped: 0,
             first: 0,
             inherited: false,
+            given: BTreeMap::new(),
+            discarding: false,
         }
+    }
+
+    /// A layer discards sectors of its own accord, by what they hold.
+    pub fn expect_discards(&mut self) {
+        self.discarding = true;
+    }
+
+    /// Something was written that was not made here.
+    pub fn has_given(&self) -> bool {
+        !self.given.is_empty()
     }
 
     /// An oracle of sectors that may hold anything until they are written here. `life` tells this run
@@ -239,7 +255,7 @@ impl Oracle {
     /// # Errors
     /// `out` does not take it.
     pub fn save(&self, out: &mut dyn Write) -> io::Result<()> {
-        debug_assert!(self.is_settled() && !self.inherited);
+        debug_assert!(self.is_settled() && !self.inherited && !self.has_given());
         let pages = || self.pages.iter().enumerate().filter_map(|(i, p)| Some((i, p.as_ref()?)));
         out.write_all(&self.capacity.to_le_bytes())?;
         out.write_all(&(pages().count() as u64).to_le_bytes())?;
@@ -387,6 +403,19 @@ impl Oracle {
         }
     }
 
+    /// A write of bytes starts that were not made here.
+    pub fn begin_given(&mut self, lba: u64, content: &[u8]) {
+        for (at, sector) in (lba..).zip(content.chunks_exact(SECTOR_BYTES)) {
+            let low = self.window(at).low;
+            // Older ones can't be read any more; versions wrap, and a wrong one is out of any window.
+            let old: Vec<u32> =
+                self.given.range((at, 0)..(at, low)).map(|((_, version), _)| *version).collect();
+            old.into_iter().for_each(|version| drop(self.given.remove(&(at, version))));
+            let version = self.begin(at, true);
+            self.given.insert((at, version), crc32c(sector));
+        }
+    }
+
     pub fn begin_discard(&mut self, lba: u64, sectors: u32) {
         self.discards += 1;
         for at in lba..lba + sectors as u64 {
@@ -462,12 +491,28 @@ impl Oracle {
                 }
                 None => false,
             };
-            if !right && !skip(at) {
+            if !right && !self.is_given(at, window, newest, sector) && !skip(at) {
                 wrong += 1;
                 first.get_or_insert(Mismatch { lba: at, found, expected: (window.low, newest) });
             }
         }
         first.map(|m| (m, wrong))
+    }
+
+    /// A sector holds what was given in one of these versions, or what a layer has made of it.
+    fn is_given(&self, lba: u64, window: Window, newest: u32, sector: &[u8]) -> bool {
+        if self.given.is_empty() {
+            return false;
+        }
+        let span = newest.wrapping_sub(window.low) & VERSION_MASK;
+        let of = self.given.range((lba, 0)..=(lba, VERSION_MASK));
+        let mut of = of.filter(|((_, version), _)| {
+            let age = version.wrapping_sub(window.low) & VERSION_MASK;
+            age <= span && !(window.zero && age == 0 && span == 0)
+        });
+        let zeros = self.discarding && sector.iter().all(|byte| *byte == 0);
+        let sum = crc32c(sector);
+        of.any(|(_, given)| zeros || *given == sum)
     }
 }
 
@@ -555,6 +600,32 @@ mod tests {
             assert!(read(&mut o, 7, &two).is_some(), "a discarded sector came back");
             assert_eq!(o.mapped(), 0);
         }
+    }
+
+    #[test]
+    fn what_was_given_is_told_from_all_else() {
+        let mut o = Oracle::new(10);
+        let [one, two, zeros] = [1, 2, 0].map(|byte| vec![byte; SECTOR_BYTES]);
+        o.begin_given(3, &one);
+        o.finish(3, 1, true);
+        assert_eq!(read(&mut o, 3, &one), None);
+        assert!(read(&mut o, 3, &two).is_some() && read(&mut o, 3, &zeros).is_some());
+        o.begin_given(3, &two);
+        assert_eq!((read(&mut o, 3, &one), read(&mut o, 3, &two)), (None, None), "in flight");
+        o.finish(3, 1, true);
+        assert!(read(&mut o, 3, &one).is_some(), "stale");
+        o.expect_discards();
+        assert_eq!(read(&mut o, 3, &zeros), None, "a layer has discarded it");
+        let stamps = write(&mut o, 3, SECTOR_BYTES);
+        o.finish(3, 1, true);
+        assert_eq!(read(&mut o, 3, &stamps), None);
+        for wrong in [&one, &two, &zeros] {
+            assert!(read(&mut o, 3, wrong).is_some());
+        }
+        o.begin_given(3, &zeros);
+        o.finish(3, 1, true);
+        assert!(read(&mut o, 3, &zeros).is_none() && read(&mut o, 3, &stamps).is_some());
+        assert_eq!(o.given.len(), 1, "what can't be read any more is forgotten");
     }
 
     #[test]

@@ -294,7 +294,7 @@ async fn fill_read_first(
     trace: &PlannedTrace,
     touched: &mut Bits,
 ) -> Result<u64, RunError> {
-    let mut records = trace.records()?;
+    let mut records = trace.records(false)?;
     let mut wanted = Bits::new(host.capacity);
     let mut pieces = Pieces::new();
     while let Some(record) = records.advance()? {

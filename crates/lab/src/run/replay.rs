@@ -13,7 +13,8 @@ use crate::trace::pair::{Paired, WINDOW_MAX};
 use crate::trace::scan::Records;
 use crate::trace::truth::Truth;
 use crate::trace::{Fitted, Layout, Piece, Scan, TraceOp, TraceRecord};
-use flashlane_base::Ns;
+use bytes::Bytes;
+use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_rt::{Credits, Cx, Notify};
 use serde::Serialize;
@@ -97,12 +98,19 @@ impl PlannedTrace {
         each * self.job.loops as u64
     }
 
-    pub(crate) fn records(&self) -> Result<Records<'_>, RunError> {
-        Ok(self.job.scan.records(self.layout.device())?)
+    /// What the trace says that was written is written: by addresses it says where things are, so they
+    /// must be its own.
+    fn writes_contents(&self, host: &Host) -> bool {
+        host.keeps_contents() && self.layout.keeps_addresses()
     }
 
-    fn timed(&self) -> Result<Paired, RunError> {
-        Ok(self.job.scan.timed(self.layout.device())?)
+    /// With `contents` what they wrote can be had, too.
+    pub(crate) fn records(&self, contents: bool) -> Result<Records<'_>, RunError> {
+        Ok(self.job.scan.records(self.layout.device(), contents)?)
+    }
+
+    fn timed(&self, contents: bool) -> Result<Paired, RunError> {
+        Ok(self.job.scan.timed(self.layout.device(), contents)?)
     }
 }
 
@@ -126,6 +134,8 @@ pub struct Replayed {
     pub without_completion: u64,
     /// Pauses of a dependent replay that were cut short.
     pub pauses_cut: u64,
+    /// Writes of what the trace says that was written; the others write stamps.
+    pub with_content: u64,
 }
 
 pub(crate) async fn replay(
@@ -180,6 +190,7 @@ struct Shared {
 struct Issued {
     record: TraceRecord,
     pieces: Pieces,
+    content: Option<Bytes>,
     ended: Option<Rc<Ended>>,
 }
 
@@ -204,8 +215,8 @@ impl Shared {
         let (task_cx, shared) = (cx.clone(), self.clone());
         cx.spawn(async move {
             let first = shared.issued.borrow_mut().pop_front();
-            let Issued { record, pieces, ended } = first.expect("one for each task");
-            request(&task_cx, &shared, &record, &pieces).await;
+            let Issued { record, pieces, content, ended } = first.expect("one for each task");
+            request(&task_cx, &shared, &record, &pieces, content).await;
             shared.credits.release(&task_cx, 1);
             if let Some(ended) = ended {
                 ended.at.set(Some(task_cx.now()));
@@ -215,7 +226,7 @@ impl Shared {
     }
 
     fn is_journal(&self, record: &TraceRecord) -> bool {
-        let sector = flashlane_base::SECTOR_BYTES as u64;
+        let sector = SECTOR_BYTES as u64;
         let end = record.offset_bytes.saturating_add(record.len_bytes).div_ceil(sector);
         let meets = |truth: &Arc<Truth>| truth.is_journal(record.offset_bytes / sector..end);
         record.op == TraceOp::Write && self.truth.as_ref().is_some_and(meets)
@@ -243,14 +254,15 @@ async fn one_pass(
     trace: &PlannedTrace,
     sums: &mut Replayed,
 ) -> Result<(), RunError> {
-    let mut records = Ahead { records: trace.records()?, known: VecDeque::new() };
+    let records = trace.records(trace.writes_contents(&shared.host))?;
+    let mut records = Ahead { records, known: VecDeque::new() };
     let (base, first) = (cx.now(), trace.job.scan.chosen().first_ns.unwrap_or(0));
     let (mut previous, mut latest_due) = (0, base);
     while let Some(placed) = records.advance(&shared.host, trace)? {
         if shared.host.stopped() {
             break;
         }
-        let Placed { record, pieces, .. } = placed.counted(sums);
+        let Placed { record, pieces, content, .. } = placed.counted(sums);
         sums.backwards += (record.ts_ns < previous) as u64;
         previous = record.ts_ns;
         let mut due = cx.now();
@@ -271,7 +283,7 @@ async fn one_pass(
             let late = cx.now().saturating_sub(latest_due);
             shared.host.recorder.borrow_mut().slipped(cx.now(), late);
         }
-        shared.issue(cx, Issued { record, pieces, ended: None });
+        shared.issue(cx, Issued { record, pieces, content, ended: None });
     }
     Ok(())
 }
@@ -280,14 +292,18 @@ async fn one_pass(
 struct Placed {
     record: TraceRecord,
     pieces: Pieces,
+    /// What it writes: as many bytes as the sectors of its pieces have.
+    content: Option<Bytes>,
     fitted: Fitted,
 }
 
 impl Placed {
-    fn new(trace: &PlannedTrace, record: TraceRecord) -> Placed {
+    fn new(trace: &PlannedTrace, record: TraceRecord, content: Option<Bytes>) -> Placed {
         let mut pieces = Pieces::new();
         let fitted = trace.layout.map(&record, &mut pieces);
-        Placed { record, pieces, fitted }
+        // Of a sector that was written in part the rest is not known.
+        let content = content.filter(|_| !fitted.widened);
+        Placed { record, pieces, content, fitted }
     }
 
     /// It is issued: counts it, and what was done to it.
@@ -295,6 +311,7 @@ impl Placed {
         sums.widened += self.fitted.widened as u64;
         sums.shrunk += self.fitted.shrunk as u64;
         sums.requests += 1;
+        sums.with_content += u64::from(self.content.is_some());
         self
     }
 }
@@ -312,7 +329,7 @@ impl Ahead<'_> {
     fn advance(&mut self, host: &Host, trace: &PlannedTrace) -> Result<Option<Placed>, RunError> {
         while self.known.len() < AHEAD {
             let Some(record) = self.records.advance()? else { break };
-            let placed = Placed::new(trace, record);
+            let placed = Placed::new(trace, record, self.records.content());
             if let Some(first) = placed.pieces.first() {
                 let is_read = placed.record.op == TraceOp::Read;
                 host.expect(if is_read { BlockOp::Read } else { BlockOp::Write }, first.lba);
@@ -376,11 +393,12 @@ async fn dependent_pass(
     max_pause: Option<Ns>,
     sums: &mut Replayed,
 ) -> Result<(), RunError> {
-    let mut records = trace.timed()?;
+    let mut records = trace.timed(trace.writes_contents(&shared.host))?;
     let first_ns = trace.job.scan.chosen().first_ns.unwrap_or(0);
     let mut waits = Waits::new(first_ns, cx.now(), max_pause);
     let mut previous = 0;
     while let Some(record) = records.advance()? {
+        let content = records.content();
         if shared.host.stopped() {
             break;
         }
@@ -388,7 +406,8 @@ async fn dependent_pass(
         previous = record.ts_ns;
         cx.sleep_until(waits.due(cx, record.ts_ns).await).await;
         shared.credits.acquire(cx, 1).await;
-        let Placed { pieces, .. } = Placed::new(trace, record).counted(sums);
+        let placed = Placed::new(trace, record, content);
+        let Placed { pieces, content, .. } = placed.counted(sums);
         let ended = record.latency_ns.map(|ns| {
             let ended = Rc::new(Ended::default());
             waits.add(record.ts_ns.saturating_add(ns), ended.clone());
@@ -396,14 +415,20 @@ async fn dependent_pass(
         });
         // Nobody knows when it ended, so nobody waits for it.
         sums.without_completion += u64::from(ended.is_none());
-        shared.issue(cx, Issued { record, pieces, ended });
+        shared.issue(cx, Issued { record, pieces, content, ended });
     }
     sums.pauses_cut += waits.cut;
     Ok(())
 }
 
 /// A record's operations, in the order the block layer would do them.
-async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece]) {
+async fn request(
+    cx: &Cx,
+    shared: &Shared,
+    record: &TraceRecord,
+    pieces: &[Piece],
+    mut content: Option<Bytes>,
+) {
     let host = &shared.host;
     let mut scratch = shared.scratch.borrow_mut().pop().unwrap_or_default();
     let start = cx.now();
@@ -422,6 +447,7 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
     if let Some(op) = op {
         for piece in pieces {
             let (lba, n) = (piece.lba.get(), piece.sectors);
+            scratch.given = content.as_mut().map(|rest| rest.split_to(n as usize * SECTOR_BYTES));
             ok &= host.operation(cx, op, lba, n, record.fua, &mut scratch).await;
         }
     }

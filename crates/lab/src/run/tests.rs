@@ -1,11 +1,14 @@
 //! Tests of the runner on a block device in memory.
 
 use super::*;
-use crate::trace::{Reading, TraceSource, scan};
+use crate::trace::{
+    Format, Reading, Recording, Take, TraceOp, TraceRecord, TraceSource, scan, scan::scan_to_replay,
+};
 use crate::workload::{Amount, Mix, Pace, Sizes};
 use flashlane_ftl::block::{BlockInfo, Extent, Payload, Sectors, SectorsMut, Started};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Virtual};
+use flashlane_testkit::Ram;
 
 #[derive(Default)]
 struct Inside {
@@ -105,6 +108,7 @@ fn subject(device: Arc<Memory>) -> Subject {
         watch: Watch::default(),
         contention: None,
         used: None,
+        discards: false,
     }
 }
 
@@ -141,8 +145,12 @@ fn job(name: &str, mix: Mix, random: bool) -> Job {
 }
 
 fn trace(text: &'static str, replay: Replay) -> Work {
+    Work::Trace(trace_job(text, replay))
+}
+
+fn trace_job(text: &'static str, replay: Replay) -> TraceJob {
     let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };
-    Work::Trace(TraceJob {
+    TraceJob {
         scan: Rc::new(scan(&source, &Reading::default()).unwrap()),
         device: None,
         scale: false,
@@ -150,7 +158,7 @@ fn trace(text: &'static str, replay: Replay) -> Work {
         loops: 1,
         truth: None,
         hint: false,
-    })
+    }
 }
 
 #[test]
@@ -554,4 +562,70 @@ fn what_failed_is_not_durable() {
     let device = Arc::new(Memory { dies_at: 1, ..Memory::new(64) });
     let m = go(device, &plan_of(vec![work]));
     assert_eq!(m.recorder.journal.count(), 0);
+}
+
+/// A recording that has contents is replayed with them, and what is read is compared with them.
+#[test]
+fn contents_are_written_as_recorded_and_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("t.parquet");
+    let take = Take {
+        to: to.clone(),
+        format: Format::Parquet,
+        contents: std::iter::once(0..u64::MAX).collect(),
+    };
+    let mut recording = Recording::begin(take, &["d".into()]).expect("room");
+    let sector = SECTOR_BYTES as u64;
+    let content = |n: u8| -> Box<[u8]> { (0..2 * SECTOR_BYTES).map(|i| n ^ i as u8).collect() };
+    for (n, op) in [TraceOp::Write, TraceOp::Write, TraceOp::Read, TraceOp::Read].iter().enumerate()
+    {
+        let ts_ns = n as u64 * 100_000;
+        let record = TraceRecord {
+            ts_ns,
+            op: *op,
+            offset_bytes: 5 * sector,
+            len_bytes: 2 * sector,
+            ..TraceRecord::EMPTY
+        };
+        let written = (*op == TraceOp::Write).then(|| content(n as u8));
+        let ticket = recording.made(record, 0, written);
+        recording.ended(ticket, Some(ts_ns + 1));
+    }
+    recording.end().expect("it is written");
+    let go = |lies: bool, replay| {
+        let device = Arc::new(Ram::new(64, SECTOR_BYTES, Ns::from_us(5), 1));
+        let scan = scan_to_replay(&TraceSource::File(to.clone()), &Reading::default(), false);
+        let scan = Rc::new(scan.expect("a trace"));
+        let job = TraceJob { scan, ..trace_job("0 0 0 8 0\n", replay) };
+        let plan = plan_of(vec![Work::Trace(job)]);
+        let vm = Virtual::new(1, plan.seed, CostTable::zero());
+        let cx = vm.cx();
+        let mut subject = subject(Arc::new(Memory::new(64)));
+        subject.device = device.clone();
+        vm.run(async move {
+            if lies {
+                let (cx, device) = (cx.clone(), device.clone());
+                cx.clone().spawn(async move {
+                    cx.sleep(Ns::from_us(150)).await;
+                    let io = Io::write(Lba::new(6), 1, false, &[9; SECTOR_BYTES]);
+                    device.start(&cx, io).await.expect("a good device");
+                });
+            }
+            let m = run(&cx, subject, &plan, Rc::new(Unwatched)).await.expect("it runs");
+            let mut read = vec![0; 2 * SECTOR_BYTES];
+            let io = Io::read(Lba::new(5), 2, &mut read);
+            device.start(&cx, io).await.expect("a good device");
+            (m.recorder.wrong_sectors, m.replayed[0].with_content, read)
+        })
+        .expect("it does not stall")
+    };
+    for replay in [
+        Replay::Open { speed_percent: 100, depth: 4 },
+        Replay::Closed { depth: 1 },
+        Replay::Dependent { depth: 4, max_pause: None },
+    ] {
+        assert_eq!(go(false, replay), (0, 2, content(1).to_vec()), "{replay:?}");
+    }
+    let (wrong, ..) = go(true, Replay::Open { speed_percent: 100, depth: 4 });
+    assert_eq!(wrong, 2, "one sector, read twice");
 }

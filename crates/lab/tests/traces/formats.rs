@@ -45,7 +45,7 @@ fn read(name: &str, format: Option<Format>) -> Scan {
 }
 
 fn records(scan: &Scan) -> Vec<TraceRecord> {
-    let mut timed = scan.timed(None).unwrap();
+    let mut timed = scan.timed(None, false).unwrap();
     std::iter::from_fn(|| timed.advance().unwrap()).collect()
 }
 
