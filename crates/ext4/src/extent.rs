@@ -27,15 +27,58 @@ pub struct Extent {
     pub blocks: u32,
 }
 
-/// Collects them in order.
-struct Walk<'a, V: ?Sized> {
+/// Who is told of an inode's blocks, in the order of its file.
+pub(crate) trait Visit {
+    /// Blocks of the file. False where that can't be, which ends the walk.
+    fn blocks(&mut self, extent: Extent) -> bool;
+    /// A block of the tree, before what it leads to. False as above.
+    fn tree(&mut self, block: u64) -> bool;
+    /// A block of the tree can't be read.
+    ///
+    /// # Errors
+    /// The walk ends. Otherwise it goes on behind what that block leads to.
+    fn unread(&mut self, why: Ext4Error) -> Result<(), Ext4Error>;
+}
+
+/// Keeps them, where a file was laid out at once.
+impl Visit for Vec<Extent> {
+    fn blocks(&mut self, extent: Extent) -> bool {
+        let is_full = self.len() == EXTENTS_MAX;
+        match self.last_mut() {
+            Some(last)
+                if last.first + u64::from(last.blocks) == extent.first
+                    && u64::from(last.logical) + u64::from(last.blocks)
+                        == u64::from(extent.logical)
+                    && last.blocks.checked_add(extent.blocks).is_some() =>
+            {
+                last.blocks += extent.blocks;
+            }
+            _ if is_full => return false,
+            _ => self.push(extent),
+        }
+        true
+    }
+
+    fn tree(&mut self, _block: u64) -> bool {
+        true
+    }
+
+    fn unread(&mut self, why: Ext4Error) -> Result<(), Ext4Error> {
+        Err(why)
+    }
+}
+
+/// Goes through them in order.
+struct Walk<'a, V: ?Sized, S> {
     volume: &'a V,
     sb: &'a Superblock,
     /// Of the inode's checksums, where there are any.
     seed: Option<u32>,
     /// Blocks of the file that are behind us.
     done: u64,
-    extents: Vec<Extent>,
+    /// Blocks of the tree that could not be read.
+    unread: u64,
+    visit: &'a mut S,
 }
 
 /// Where the blocks of the inode with this number and these bytes lie. `None` if that can't be.
@@ -48,15 +91,36 @@ pub(crate) fn extents<V: Volume + ?Sized>(
     number: u32,
     inode: &[u8],
 ) -> Result<Option<Vec<Extent>>, Ext4Error> {
-    let seed = sb.has(Feature::METADATA_CSUM).then(|| inode_seed(sb, number, inode));
-    let mut walk = Walk { volume, sb, seed, done: 0, extents: Vec::new() };
-    let map = inode.get(0x28..0x64).unwrap_or_default();
+    let mut extents = Vec::new();
+    let fits = walk(volume, sb, number, inode, &mut extents)?;
+    Ok(fits.then_some(extents))
+}
+
+/// The inode's blocks lie in an extent tree.
+pub(crate) fn has_extents(inode: &[u8]) -> bool {
     const EXTENTS: u32 = 0x8_0000;
-    let fits = match le32(inode, 0x20) & EXTENTS != 0 {
-        true => walk.node(map, None)?,
-        false => walk.map(map)?,
-    };
-    Ok(fits.then_some(walk.extents))
+    le32(inode, 0x20) & EXTENTS != 0
+}
+
+/// Tells of the blocks of the inode with this number and these bytes. False if what was not told of yet
+/// can't be right.
+///
+/// # Errors
+/// Those that `visit` makes of a block of the tree that can't be read.
+pub(crate) fn walk<V: Volume + ?Sized, S: Visit>(
+    volume: &V,
+    sb: &Superblock,
+    number: u32,
+    inode: &[u8],
+    visit: &mut S,
+) -> Result<bool, Ext4Error> {
+    let seed = sb.has(Feature::METADATA_CSUM).then(|| inode_seed(sb, number, inode));
+    let mut walk = Walk { volume, sb, seed, done: 0, unread: 0, visit };
+    let map = inode.get(0x28..0x64).unwrap_or_default();
+    match has_extents(inode) {
+        true => walk.node(map, None),
+        false => walk.map(map),
+    }
 }
 
 /// What an inode's checksum, and those of its blocks, begin with.
@@ -83,7 +147,15 @@ pub(crate) fn is_inode_sum(sb: &Superblock, number: u32, inode: &[u8]) -> bool {
     (sum ^ kept) & if has_high { !0 } else { 0xffff } == 0
 }
 
-impl<V: Volume + ?Sized> Walk<'_, V> {
+/// A block of a tree.
+enum Node {
+    Read(Vec<u8>),
+    Unread,
+    /// There is no such block.
+    None,
+}
+
+impl<V: Volume + ?Sized, S: Visit> Walk<'_, V, S> {
     /// False where the file doesn't go on so.
     fn take(&mut self, logical: u32, first: u64, blocks: u32) -> bool {
         let end = first.checked_add(blocks.into());
@@ -91,50 +163,45 @@ impl<V: Volume + ?Sized> Walk<'_, V> {
         if !within || blocks == 0 || end.is_none_or(|end| end > self.sb.blocks) {
             return false;
         }
-        if u64::from(logical) < self.done || self.extents.len() == EXTENTS_MAX {
+        if u64::from(logical) < self.done {
             return false;
         }
         self.done = u64::from(logical) + u64::from(blocks);
-        match self.extents.last_mut() {
-            Some(last)
-                if last.first + u64::from(last.blocks) == first
-                    && u64::from(last.logical) + u64::from(last.blocks) == u64::from(logical)
-                    && last.blocks.checked_add(blocks).is_some() =>
-            {
-                last.blocks += blocks;
-            }
-            _ => self.extents.push(Extent { logical, first, blocks }),
-        }
-        true
+        self.visit.blocks(Extent { logical, first, blocks })
     }
 
-    fn read(&self, block: u64) -> Result<Option<Vec<u8>>, Ext4Error> {
+    fn read(&mut self, block: u64) -> Result<Node, Ext4Error> {
         if block <= u64::from(self.sb.first_data_block) || block >= self.sb.blocks {
-            return Ok(None);
+            return Ok(Node::None);
         }
         let at = block * u64::from(self.sb.block_bytes);
         let mut bytes = vec![0; self.sb.block_bytes as usize];
-        self.volume.read_at(at, &mut bytes).map_err(|source| Ext4Error::Read { at, source })?;
-        Ok(Some(bytes))
+        if let Err(source) = self.volume.read_at(at, &mut bytes) {
+            self.visit.unread(Ext4Error::Read { at, source })?;
+            self.unread += 1;
+            return Ok(Node::Unread);
+        }
+        Ok(Node::Read(bytes))
     }
 
-    /// A node of a tree; below the root each is of one level less, and has something in it. So no tree is
-    /// larger than what comes out of it.
-    fn node(&mut self, bytes: &[u8], level: Option<u16>) -> Result<bool, Ext4Error> {
+    /// A node of a tree, with its block and level below the root; there each is of one level less, and has
+    /// something in it. So no tree is larger than what comes out of it.
+    fn node(&mut self, bytes: &[u8], below: Option<(u64, u16)>) -> Result<bool, Ext4Error> {
         let (entries, max, depth) = (le16(bytes, 2), le16(bytes, 4), le16(bytes, 6));
         let room = (bytes.len() / 12).saturating_sub(1);
         let is_node = le16(bytes, 0) == MAGIC
             && entries <= max
             && usize::from(max) <= room
-            && level.map_or(depth <= DEPTH_MAX, |level| depth == level && entries > 0);
+            && below.map_or(depth <= DEPTH_MAX, |(_, level)| depth == level && entries > 0);
         if !is_node {
             return Ok(false);
         }
-        let tail = 12 + 12 * usize::from(max);
-        if let (Some(seed), Some(_)) = (self.seed, level)
-            && crc32c_of(seed, &bytes[..tail]) != le32(bytes, tail)
-        {
-            return Ok(false);
+        if let Some((block, _)) = below {
+            let tail = 12 + 12 * usize::from(max);
+            let good = self.seed.is_none_or(|s| crc32c_of(s, &bytes[..tail]) == le32(bytes, tail));
+            if !good || !self.visit.tree(block) {
+                return Ok(false);
+            }
         }
         for entry in bytes[12..].chunks_exact(12).take(entries.into()) {
             let logical = le32(entry, 0);
@@ -146,9 +213,10 @@ impl<V: Volume + ?Sized> Walk<'_, V> {
             } else {
                 let child = u64::from(le32(entry, 4)) | u64::from(le16(entry, 8)) << 32;
                 let ascends = u64::from(logical) >= self.done;
-                match self.read(child)?.filter(|_| ascends) {
-                    Some(bytes) => self.node(&bytes, Some(depth - 1))?,
-                    None => false,
+                match if ascends { self.read(child)? } else { Node::None } {
+                    Node::Read(bytes) => self.node(&bytes, Some((child, depth - 1)))?,
+                    Node::Unread => true,
+                    Node::None => false,
                 }
             };
             if !good {
@@ -172,9 +240,9 @@ impl<V: Volume + ?Sized> Walk<'_, V> {
 
     /// What a number of a map stands for, of a block or of a tree of so many levels.
     fn branch(&mut self, block: u32, level: u32, logical: &mut u64) -> Result<bool, Ext4Error> {
-        let per_block = u64::from(self.sb.block_bytes / 4);
+        let below = u64::from(self.sb.block_bytes / 4).pow(level);
         if block == 0 {
-            *logical += per_block.pow(level);
+            *logical += below;
             return Ok(true);
         }
         if level == 0 {
@@ -182,14 +250,24 @@ impl<V: Volume + ?Sized> Walk<'_, V> {
             *logical += 1;
             return Ok(here.is_ok_and(|here| self.take(here, block.into(), 1)));
         }
-        let Some(bytes) = self.read(block.into())? else { return Ok(false) };
-        let taken = self.done;
+        let before = (self.done, self.unread);
+        let bytes = match self.read(block.into())? {
+            Node::Read(bytes) => bytes,
+            Node::Unread => {
+                *logical += below;
+                return Ok(true);
+            }
+            Node::None => return Ok(false),
+        };
+        if !self.visit.tree(block.into()) {
+            return Ok(false);
+        }
         for entry in bytes.chunks_exact(4) {
             if !self.branch(le32(entry, 0), level - 1, logical)? {
                 return Ok(false);
             }
         }
         // One with nothing in it is none that anybody made.
-        Ok(self.done > taken)
+        Ok((self.done, self.unread) != before)
     }
 }

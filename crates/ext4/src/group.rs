@@ -1,6 +1,6 @@
-//! A block group: its descriptor, its bitmap of inodes.
+//! A block group: its descriptor, its bitmaps of inodes and of blocks.
 //!
-//! Owns: what is believed of both. Promises: what is returned lies within the file system. Never: keeps
+//! Owns: what is believed of them. Promises: what is returned lies within the file system. Never: keeps
 //! what it has read.
 //!
 //! Documentation/filesystems/ext4/group_descr.rst of Linux.
@@ -10,10 +10,14 @@ use crate::superblock::crc32c_of;
 use crate::{Doubt, Ext4Error, Feature, Superblock, Volume};
 use flashlane_base::mutant;
 
-/// What a group's descriptor says of its inodes.
+/// What a group's descriptor says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub number: u32,
+    /// Block of the bitmap of blocks; `None` where the descriptor's number is outside of the file system.
+    pub block_bitmap: Option<u64>,
+    /// No block of the group was ever given to a file; its bitmap of blocks isn't on the medium.
+    pub blocks_uninit: bool,
     /// Block of the bitmap of inodes.
     pub inode_bitmap: u64,
     /// First block of the inode table.
@@ -23,6 +27,7 @@ pub struct Group {
     /// Inodes at the end of the table that were never used.
     pub unused: u32,
     bitmap_sum: u32,
+    block_bitmap_sum: u32,
 }
 
 /// CRC-16 (ANSI, reflected), which descriptors had before CRC-32C.
@@ -74,17 +79,20 @@ impl Group {
         };
         // Flags and what is unused are said by checksums only.
         let flags = if sums { le16(bytes, 0x12) } else { 0 };
+        let fits = |first: u64, blocks: u32| {
+            let first_ok = first > u64::from(sb.first_data_block);
+            first_ok && first.checked_add(blocks.into()).is_some_and(|end| end <= sb.blocks)
+        };
         let group = Group {
             number,
+            block_bitmap: Some(place(0x0, 0x20)).filter(|block| fits(*block, 1)),
+            blocks_uninit: flags & 2 != 0,
             inode_bitmap: place(0x4, 0x24),
             inode_table: place(0x8, 0x28),
             inodes_uninit: flags & 1 != 0,
             unused: if sums { count(0x1c, 0x32) } else { 0 },
             bitmap_sum: count(0x1a, 0x3a),
-        };
-        let fits = |first: u64, blocks: u32| {
-            let first_ok = first > u64::from(sb.first_data_block);
-            first_ok && first.checked_add(blocks.into()).is_some_and(|end| end <= sb.blocks)
+            block_bitmap_sum: count(0x18, 0x38),
         };
         let fits = fits(group.inode_bitmap, 1) && fits(group.inode_table, sb.table_blocks());
         (fits && group.unused <= sb.inodes_per_group).then_some(group)
@@ -110,23 +118,39 @@ impl Group {
         volume: &V,
         sb: &Superblock,
     ) -> Result<Result<Vec<u8>, Doubt>, Ext4Error> {
-        let mut bits = vec![0; (sb.inodes_per_group.div_ceil(8)) as usize];
-        if self.inodes_uninit {
-            return Ok(Ok(bits));
+        let mut bits = vec![0; sb.inodes_per_group.div_ceil(8) as usize];
+        if !self.inodes_uninit {
+            let at = self.inode_bitmap * u64::from(sb.block_bytes);
+            volume.read_at(at, &mut bits).map_err(|source| Ext4Error::Read { at, source })?;
         }
-        let at = self.inode_bitmap * u64::from(sb.block_bytes);
-        volume.read_at(at, &mut bits).map_err(|source| Ext4Error::Read { at, source })?;
-        let good = self.is_sum_of(&bits, sb) || mutant!("ext4.bitmap-sum-unchecked");
-        let bits = good.then_some(bits);
-        Ok(bits.ok_or(Doubt::Bitmap))
+        Ok(self.believed(bits, sb))
     }
 
-    /// The descriptor has the checksum of these bits, or there are no checksums.
-    pub fn is_sum_of(&self, bits: &[u8], sb: &Superblock) -> bool {
-        if !sb.has(Feature::METADATA_CSUM) {
-            return true;
+    /// The bits of its inodes by what its bitmap's block begins with; a doubt if they can't be right.
+    pub(crate) fn believed(&self, mut bits: Vec<u8>, sb: &Superblock) -> Result<Vec<u8>, Doubt> {
+        bits.resize(sb.inodes_per_group.div_ceil(8) as usize, 0);
+        if self.inodes_uninit {
+            bits.fill(0);
+            return Ok(bits);
         }
-        let kept = if sb.descriptor_bytes >= 64 { !0 } else { 0xffff };
-        (crc32c_of(sb.seed, bits) ^ self.bitmap_sum) & kept == 0
+        let good = self.is_sum_of(&bits, sb) || mutant!("ext4.bitmap-sum-unchecked");
+        good.then_some(bits).ok_or(Doubt::Bitmap)
     }
+
+    /// The descriptor has the checksum of these bits of inodes, or there are no checksums.
+    pub fn is_sum_of(&self, bits: &[u8], sb: &Superblock) -> bool {
+        is_sum(sb, bits, self.bitmap_sum)
+    }
+
+    /// The descriptor has the checksum of these bits of blocks, or there are no checksums. Bits behind
+    /// those of the group have no part in it.
+    pub fn is_block_sum_of(&self, bits: &[u8], sb: &Superblock) -> bool {
+        let bytes = (sb.blocks_per_group / sb.cluster_blocks / 8) as usize;
+        is_sum(sb, bits.get(..bytes).unwrap_or(bits), self.block_bitmap_sum)
+    }
+}
+
+fn is_sum(sb: &Superblock, bits: &[u8], sum: u32) -> bool {
+    let kept = if sb.descriptor_bytes >= 64 { !0 } else { 0xffff };
+    !sb.has(Feature::METADATA_CSUM) || (crc32c_of(sb.seed, bits) ^ sum) & kept == 0
 }

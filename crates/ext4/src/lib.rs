@@ -11,12 +11,14 @@
 //! The way through it: [`Volume`] gives bytes, [`Superblock`] says where everything is, [`Group`] where the
 //! bitmap and the inodes of a block group are, [`Tables`] goes over all of them and says of each block of
 //! inodes what it is ([`Table`]). Beside them [`Journal`] says where the journal lies, and whether it is empty.
+//! [`Pages`] counts what all blocks of the file system hold.
 //! [`Shadow`] says the same of a file system in use, to who stands under it and sees each write.
 
 mod bytes;
 mod extent;
 mod group;
 mod journal;
+mod pages;
 mod shadow;
 mod superblock;
 mod tables;
@@ -24,6 +26,7 @@ mod tables;
 pub use extent::Extent;
 pub use group::Group;
 pub use journal::Journal;
+pub use pages::{Census, Holds, Pages, Share};
 pub use shadow::{Change, Content, SECTOR, Shadow};
 pub use superblock::{Feature, Superblock};
 pub use tables::{Counts, Doubt, Run, Table, Tables};

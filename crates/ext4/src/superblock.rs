@@ -10,6 +10,7 @@ use crate::bytes::{halves, le16, le32};
 use crate::{Ext4Error, Volume};
 use flashlane_base::crc32c_append;
 use std::fmt;
+use std::ops::Range;
 
 /// Where it is, and how long.
 const AT: u64 = 1024;
@@ -31,11 +32,16 @@ impl Feature {
     pub const SPARSE_SUPER2: Feature = Feature::Compat(0x200);
     /// The journal holds what was not written to its place yet.
     pub const RECOVER: Feature = Feature::Incompat(0x4);
+    /// Inode 7 has the blocks into which the descriptors may grow.
+    pub const RESIZE_INODE: Feature = Feature::Compat(0x10);
     pub const META_BG: Feature = Feature::Incompat(0x10);
     pub const WIDE: Feature = Feature::Incompat(0x80);
+    /// A block of its own says which host has it mounted.
+    pub const MMP: Feature = Feature::Incompat(0x100);
     pub const CSUM_SEED: Feature = Feature::Incompat(0x2000);
     pub const SPARSE_SUPER: Feature = Feature::RoCompat(0x1);
     pub const GDT_CSUM: Feature = Feature::RoCompat(0x10);
+    pub const BIGALLOC: Feature = Feature::RoCompat(0x200);
     pub const METADATA_CSUM: Feature = Feature::RoCompat(0x400);
 
     /// Those that change nothing of where inodes are: filetype, recover, meta_bg, extent, 64bit, mmp,
@@ -75,6 +81,8 @@ pub struct Superblock {
     pub blocks: u64,
     pub first_data_block: u32,
     pub blocks_per_group: u32,
+    /// Blocks of a cluster, for which the bitmap of blocks has a bit; 1 without `bigalloc`.
+    pub cluster_blocks: u32,
     pub groups: u32,
     /// Inodes begin with 1.
     pub inodes: u32,
@@ -95,6 +103,10 @@ pub struct Superblock {
     pub seed: u32,
     /// The journal's; 0 where it is on another device.
     pub journal_inode: u32,
+    /// The block of multiple mount protection; 0 where there is none.
+    pub(crate) mmp_block: u64,
+    /// Blocks behind the descriptors, into which they may grow.
+    reserved_descriptor_blocks: u32,
     features: [u32; 3],
     first_meta_group: u32,
     backup_groups: [u32; 2],
@@ -164,8 +176,17 @@ impl Superblock {
         if u64::from(first_data_block) >= blocks || first_data_block > 1 {
             return refuse(format!("its first data block is {first_data_block}"));
         }
-        // A group has one block of bitmap for its clusters; there are up to 2^16 blocks in one.
-        if blocks_per_group < 8 || u64::from(blocks_per_group) > (u64::from(block_bytes) * 8) << 16
+        let log_cluster = if has(Feature::BIGALLOC) { le32(bytes, 0x1c) } else { log_block };
+        // Up to 2^20 KiB, as in the kernel.
+        if !(log_block..=20).contains(&log_cluster) {
+            return refuse(format!("clusters of 2^{log_cluster} KiB"));
+        }
+        let cluster_blocks = 1 << (log_cluster - log_block);
+        // A group has one block of bitmap for its clusters.
+        let most = u64::from(block_bytes) * 8 * u64::from(cluster_blocks);
+        if blocks_per_group < 8
+            || u64::from(blocks_per_group) > most
+            || !blocks_per_group.is_multiple_of(cluster_blocks)
         {
             return refuse(format!("{blocks_per_group} blocks per group"));
         }
@@ -206,6 +227,7 @@ impl Superblock {
             blocks,
             first_data_block,
             blocks_per_group,
+            cluster_blocks,
             // As many as inodes are in 32 bits, or less.
             groups: groups as u32,
             inodes,
@@ -219,6 +241,8 @@ impl Superblock {
             has_errors: state & 6 != 0,
             seed,
             journal_inode: le32(bytes, 0xe0),
+            mmp_block: if has(Feature::MMP) { halves(bytes, 0x168, 0x16c) } else { 0 },
+            reserved_descriptor_blocks: le16(bytes, 0xce).into(),
             features,
             first_meta_group: le32(bytes, 0x104),
             backup_groups: [le32(bytes, 0x24c), le32(bytes, 0x250)],
@@ -270,6 +294,34 @@ impl Superblock {
 
     fn first_block_of(&self, group: u32) -> u64 {
         u64::from(self.first_data_block) + u64::from(group) * u64::from(self.blocks_per_group)
+    }
+
+    /// Blocks of a group; the last group may be shorter.
+    pub(crate) fn group_blocks(&self, group: u32) -> Range<u64> {
+        let first = self.first_block_of(group);
+        first..self.blocks.min(first + u64::from(self.blocks_per_group))
+    }
+
+    /// Blocks with which a group begins: a superblock, descriptors, and those into which these may grow.
+    pub(crate) fn base_blocks(&self, group: u32) -> Range<u64> {
+        let Range { start, end } = self.group_blocks(group);
+        let per_block = self.block_bytes / self.descriptor_bytes;
+        let has_superblock = self.has_superblock(group);
+        let is_meta = self.has(Feature::META_BG);
+        let descriptors = match (is_meta && group / per_block >= self.first_meta_group, is_meta) {
+            // One block of them is in the first, the second and the last group of those it is for.
+            (true, _) => u32::from([0, 1, per_block - 1].contains(&(group % per_block))).into(),
+            _ if !has_superblock => 0,
+            (false, true) => u64::from(self.first_meta_group),
+            (false, false) => {
+                let table = self.groups.div_ceil(per_block);
+                u64::from(table) + u64::from(self.reserved_descriptor_blocks)
+            }
+        };
+        // See `descriptor_at`.
+        let before = group == 0 && self.block_bytes == 1024 && self.first_data_block == 0;
+        let blocks = u64::from(before) + u64::from(has_superblock) + descriptors;
+        start..end.min(start + blocks)
     }
 
     /// A group begins with a superblock (or its backup), and with the descriptors behind it.

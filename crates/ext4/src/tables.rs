@@ -139,36 +139,27 @@ impl<'a, V: Volume + ?Sized> Tables<'a, V> {
             let used: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
             self.counts.used_inodes += u64::from(used);
         }
-        let block_bytes = sb.block_bytes as usize;
-        let mut piece = vec![0; PIECE.min(blocks as usize * block_bytes)];
         let mut runs: Vec<Run> = Vec::new();
-        for i in 0..blocks {
-            let within = i as usize * block_bytes % PIECE;
-            if within == 0 {
-                let at = (group.inode_table + u64::from(i)) * u64::from(sb.block_bytes);
-                let left = (blocks - i) as usize * block_bytes;
-                piece.truncate(left);
-                self.volume
-                    .read_at(at, &mut piece)
-                    .map_err(|source| Ext4Error::Read { at, source })?;
+        pieces(self.volume, sb, &group, |first, piece| {
+            for (i, block) in (first..).zip(piece?.chunks_exact(sb.block_bytes as usize)) {
+                let table = match &bits {
+                    Ok(bits) => table(sb, &group, bits, i, block),
+                    Err(doubt) => Table::Doubtful(*doubt),
+                };
+                *self.count(table) += 1;
+                match runs.last_mut() {
+                    Some(run) if run.table == table => run.blocks += 1,
+                    _ => runs.push(Run {
+                        group: number,
+                        first: group.inode_table + u64::from(i),
+                        blocks: 1,
+                        inode: 1 + number * sb.inodes_per_group + i * sb.inodes_per_block(),
+                        table,
+                    }),
+                }
             }
-            let block = &piece[within..within + block_bytes];
-            let table = match &bits {
-                Ok(bits) => table(sb, &group, bits, i, block),
-                Err(doubt) => Table::Doubtful(*doubt),
-            };
-            *self.count(table) += 1;
-            match runs.last_mut() {
-                Some(run) if run.table == table => run.blocks += 1,
-                _ => runs.push(Run {
-                    group: number,
-                    first: group.inode_table + u64::from(i),
-                    blocks: 1,
-                    inode: 1 + number * sb.inodes_per_group + i * sb.inodes_per_block(),
-                    table,
-                }),
-            }
-        }
+            Ok(())
+        })?;
         Ok(runs)
     }
 
@@ -182,8 +173,30 @@ impl<'a, V: Volume + ?Sized> Tables<'a, V> {
     }
 }
 
+/// Reads a group's inode table piece by piece. `each` gets the number of a piece's first block in the
+/// table, and the bytes, or why they can't be read; an error of its own ends it.
+pub(crate) fn pieces<V: Volume + ?Sized>(
+    volume: &V,
+    sb: &Superblock,
+    group: &Group,
+    mut each: impl FnMut(u32, Result<&[u8], Ext4Error>) -> Result<(), Ext4Error>,
+) -> Result<(), Ext4Error> {
+    let (blocks, block_bytes) = (sb.table_blocks(), sb.block_bytes as usize);
+    let mut piece = vec![0; PIECE.min(blocks as usize * block_bytes)];
+    let per_piece = (piece.len() / block_bytes) as u32;
+    let mut first = 0;
+    while first < blocks {
+        piece.truncate((blocks - first) as usize * block_bytes);
+        let at = (group.inode_table + u64::from(first)) * u64::from(sb.block_bytes);
+        let read = volume.read_at(at, &mut piece);
+        each(first, read.map(|()| &piece[..]).map_err(|source| Ext4Error::Read { at, source }))?;
+        first += per_piece;
+    }
+    Ok(())
+}
+
 /// What the `i`th block of a group's inode table is.
-fn table(sb: &Superblock, group: &Group, bits: &[u8], i: u32, block: &[u8]) -> Table {
+pub(crate) fn table(sb: &Superblock, group: &Group, bits: &[u8], i: u32, block: &[u8]) -> Table {
     let first = i * sb.inodes_per_block();
     let used = |inode: u32| bits[inode as usize / 8] >> (inode % 8) & 1 == 1;
     let inodes = first..first + sb.inodes_per_block();
