@@ -2,7 +2,7 @@
 //!
 //! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
 //! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
-//! ([`Rng`]), a division by a constant known at run time ([`FastDiv`]) and how counters and
+//! ([`Rng`]), a set of numbers as runs ([`Runs`]), a division by a constant known at run time ([`FastDiv`]) and how counters and
 //! enums with names are declared ([`mod@counters`], [`mod@listed`]).
 //! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
@@ -20,6 +20,7 @@ pub mod mutant;
 pub mod ppa;
 pub mod prefetch;
 pub mod rng;
+pub mod runs;
 pub mod units;
 
 pub use crc::{crc32c, crc32c_append};
@@ -28,6 +29,7 @@ pub use geometry::{Geometry, GeometryError};
 pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
 pub use prefetch::{prefetch, prefetch_at};
 pub use rng::Rng;
+pub use runs::Runs;
 pub use units::{Bytes, Lba, Ns, UnitError};
 
 /// For [`counters!`].

@@ -10,7 +10,7 @@ use flashlane_files::{Bytes, Personality};
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
-use flashlane_lab::serve::{Address, SECTOR_SIZES, TargetPath};
+use flashlane_lab::serve::{Address, Ghosts, SECTOR_SIZES, TargetPath, Wanted};
 use flashlane_lab::suggest;
 use flashlane_lab::tap::contents_of;
 use flashlane_lab::trace::convert::check_name;
@@ -213,6 +213,17 @@ const CORES_MAX: u32 = 256;
 fn cores_of(text: &str) -> Result<u32, String> {
     let cores = text.parse().ok().filter(|cores| (1..=CORES_MAX).contains(cores));
     cores.ok_or_else(|| format!("from 1 to {CORES_MAX}"))
+}
+
+/// What `--idiscard` discards beside blocks of dead inodes.
+fn ghosts_of(text: &str) -> Result<Ghosts, String> {
+    let words = text.split(',').map(str::trim).filter(|word| !matches!(*word, "" | "inodes"));
+    words.into_iter().try_fold(Ghosts::default(), |ghosts, word| match word {
+        "all" => Ok(Ghosts { wanted: Wanted::ALL, ..ghosts }),
+        _ => ghosts
+            .with(word, true)
+            .ok_or_else(|| format!("`{word}` is none of inodes, {}, all", Ghosts::KEYS.join(", "))),
+    })
 }
 
 fn sector_size(text: &str) -> Result<u32, String> {
@@ -477,9 +488,12 @@ pub(crate) struct Serve {
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
     pub(crate) sector_size: u32,
-    /// Discard what the ext4 file system on a target forgot to: blocks of inodes that are all removed; with
-    /// `zeros` also blocks of zeros in inode tables
-    #[arg(long, value_name = "ALSO", num_args = 0..=1, require_equals = true, default_missing_value = "inodes")]
+    /// Discard what the ext4 file system on a target forgot to: blocks of inodes that are all removed, and
+    /// what is named behind it, with commas between: `zeros` (blocks of zeros in inode tables), `bitmaps`
+    /// (bitmaps of zeros), `journal` (what recovery does not need any more), `freed` (free blocks), or
+    /// `all`; `watch` discards nothing, and counts
+    #[arg(long, value_name = "ALSO", num_args = 0..=1, require_equals = true, default_missing_value = "",
+        value_parser = ghosts_of)]
     pub(crate) idiscard: Option<Ghosts>,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
@@ -494,15 +508,6 @@ pub(crate) struct Serve {
     pub(crate) recording: Record,
     #[command(flatten)]
     pub(crate) how: HowMounted,
-}
-
-/// What `serve --idiscard` discards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Ghosts {
-    /// Blocks of removed inodes
-    Inodes,
-    /// These, and blocks of zeros
-    Zeros,
 }
 
 #[derive(ClapArgs)]
@@ -1387,6 +1392,7 @@ impl HowRead {
                 _ => Action::Queued,
             }),
             time_unit: self.time_unit.as_deref().and_then(Clock::named),
+            contents: false,
             wait_from_start: self.wait.as_deref() == Some("start"),
         }
     }

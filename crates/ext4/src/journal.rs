@@ -11,12 +11,70 @@
 
 use crate::bytes::le32;
 use crate::extent::{Extent, extents, is_inode_sum};
+use crate::superblock::crc32c_of;
 use crate::{Doubt, Ext4Error, Feature, Group, Superblock, Volume};
 use flashlane_base::mutant;
+use std::ops::Range;
 
 const MAGIC: u32 = 0xc03b_3998;
 /// Types of a superblock, of which the second one has features.
 const SUPERBLOCKS: [u32; 2] = [3, 4];
+
+/// What a journal's superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// Block of the journal with which recovery begins; 0 where there is nothing to recover.
+    pub(crate) start: u32,
+    /// Blocks of the journal that the log goes round in.
+    first: u32,
+    last: u32,
+    blocks: u32,
+}
+
+impl Head {
+    /// From what the first block of a journal begins with.
+    pub(crate) fn parse(bytes: &[u8], sb: &Superblock) -> Option<Head> {
+        const SUMS: u32 = 0x8 | 0x10;
+        const FAST_COMMIT: u32 = 0x20;
+        const FAST_BLOCKS: u32 = 256;
+        let head = bytes.get(..1024)?;
+        let word = |at: usize| le32(head, at).swap_bytes();
+        let known =
+            word(0x0) == MAGIC && SUPERBLOCKS.contains(&word(0x4)) && word(0xc) == sb.block_bytes;
+        let features = if word(0x4) == SUPERBLOCKS[1] { word(0x28) } else { 0 };
+        let good = features & SUMS == 0 || {
+            let sum = crc32c_of(crc32c_of(!0, &head[..0xfc]), &[0; 4]);
+            crc32c_of(sum, &head[0x100..]) == word(0xfc)
+        };
+        let (blocks, first, start) = (word(0x10), word(0x14), word(0x1c));
+        let fast = match (features & FAST_COMMIT != 0, word(0x54)) {
+            (false, _) => 0,
+            (true, 0) => FAST_BLOCKS,
+            (true, n) => n,
+        };
+        let last = blocks.checked_sub(fast)?;
+        let fits = first > 0 && first < last && (start == 0 || (first..last).contains(&start));
+        (known && good && fits).then_some(Head { start, first, last, blocks })
+    }
+
+    /// Blocks of the journal that nobody needs since it says so, where it said `before` what it said last.
+    pub(crate) fn passed(&self, before: Option<Head>) -> Vec<Range<u32>> {
+        let same =
+            |old: &Head| (old.first, old.last, old.blocks) == (self.first, self.last, self.blocks);
+        match before.filter(same) {
+            _ if self.start == 0 => std::iter::once(1..self.blocks).collect(),
+            _ if mutant!("ext4.log-tail-ignored") => {
+                std::iter::once(self.first..self.last).collect()
+            }
+            Some(old) if old.start == 0 => Vec::new(),
+            Some(old) if old.start <= self.start => {
+                std::iter::once(old.start..self.start).collect()
+            }
+            Some(old) => vec![old.start..self.last, self.first..self.start],
+            None => Vec::new(),
+        }
+    }
+}
 
 /// A journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,11 +125,9 @@ impl Journal {
         let at = first.first * u64::from(sb.block_bytes);
         let mut head = vec![0; 1024];
         volume.read_at(at, &mut head).map_err(|source| Ext4Error::Read { at, source })?;
-        let word = |at: usize| le32(&head, at).swap_bytes();
-        let good =
-            word(0x0) == MAGIC && SUPERBLOCKS.contains(&word(0x4)) && word(0xc) == sb.block_bytes;
-        let is_empty = word(0x1c) == 0 || mutant!("ext4.full-journal-is-empty");
-        Ok(good.then_some(Journal { extents, is_empty }))
+        let head = Head::parse(&head, sb);
+        let is_empty = |head: Head| head.start == 0 || mutant!("ext4.full-journal-is-empty");
+        Ok(head.map(|head| Journal { extents, is_empty: is_empty(head) }))
     }
 
     /// Its blocks but the first one.

@@ -27,7 +27,7 @@ pub use extent::Extent;
 pub use group::Group;
 pub use journal::Journal;
 pub use pages::{Census, Holds, Pages, Share};
-pub use shadow::{Change, Content, SECTOR, Shadow};
+pub use shadow::{Change, Content, Found, SECTOR, Shadow, Wanted};
 pub use superblock::{Feature, Superblock};
 pub use tables::{Counts, Doubt, Run, Table, Tables};
 

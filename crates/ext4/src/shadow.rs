@@ -1,10 +1,10 @@
 //! What is known of a file system by who stands under it: from each write that passed.
 //!
-//! Owns: what lies where, the newest bitmap of each group, what each piece of the inode tables holds, and
-//! which blocks of inodes are dead. Promises: a block is dead only if all its bits in the newest bitmap are
+//! Owns: what lies where, the newest bitmaps of each group, what each piece of the inode tables holds, and
+//! which blocks of inodes are dead; in `blocks.rs` which blocks are free, and where the journal is. Promises: a block is dead only if all its bits in the newest bitmap are
 //! clear *and* each inode in it was freed by the kernel, or never used, as it stands on the medium; what
 //! nobody has seen is not known, and nothing of it is dead; a byte for each piece of the tables, a bit for
-//! each inode. Never: reads; discards.
+//! each inode and each block. Never: reads; discards.
 //!
 //! **Why a dead block may be discarded while the file system is mounted.** It reads as zeros then, so what
 //! is asked is whether anybody needs an inode from the medium that is freed there. The newest version of
@@ -19,6 +19,10 @@
 //! orphans, a number of an inode (Documentation/filesystems/ext4/orphan.rst). Who frees it sets the time.
 //! So an inode is freed only if that time is above every number of an inode; with checksums of metadata
 //! its own must be right, too. Whatever else lies there is in use.
+
+mod blocks;
+
+pub use blocks::{Found, Wanted};
 
 use crate::bytes::{le16, le32};
 use crate::extent::is_inode_sum;
@@ -84,7 +88,11 @@ enum What {
     /// Descriptors, from this group's on.
     Descriptors(u32),
     Bitmap(u32),
+    /// The bitmap of its blocks.
+    Blocks(u32),
     Table(u32),
+    /// The journal's superblock.
+    Journal,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +119,11 @@ enum Bits {
 struct Known {
     group: Option<Group>,
     bits: Bits,
+    used: Option<blocks::Used>,
+}
+
+impl Known {
+    const NOTHING: Known = Known { group: None, bits: Bits::Unknown, used: None };
 }
 
 /// See the module.
@@ -126,17 +139,20 @@ pub struct Shadow {
     piece_bytes: u32,
     /// First sectors of blocks of inodes that are dead, or were a moment ago.
     dead: BTreeSet<u64>,
-    /// Blocks of zeros in tables are as good as dead.
-    zeros: bool,
+    wanted: Wanted,
+    log: Option<blocks::Log>,
+    /// What was found since somebody asked.
+    found: Vec<Found>,
+    /// Something lies elsewhere since the places were laid out.
+    moved: bool,
 }
 
 impl Shadow {
-    /// Of a file system of which nothing but the superblock is known. With `zeros`, blocks of zeros that
-    /// were written to tables are taken for dead, too.
+    /// Of a file system of which nothing but the superblock is known.
     ///
     /// # Errors
     /// A sentence: why it can't be followed.
-    pub fn new(sb: Superblock, zeros: bool) -> Result<Shadow, String> {
+    pub fn new(sb: Superblock, wanted: Wanted) -> Result<Shadow, String> {
         let piece_bytes = sb.block_bytes.min(SECTOR as u32);
         if sb.inode_bytes > piece_bytes {
             return Err(format!("its inodes have {} bytes", sb.inode_bytes));
@@ -149,15 +165,17 @@ impl Shadow {
         if u64::from(sb.groups) > (sb.bytes() / BYTES_PER_GROUP).max(GROUPS_LEAST) {
             return Err(format!("its groups have {} blocks", sb.blocks_per_group));
         }
-        let unknown = Known { group: None, bits: Bits::Unknown };
         let mut shadow = Shadow {
             places: Vec::new(),
-            groups: vec![unknown; sb.groups as usize],
+            groups: vec![Known::NOTHING; sb.groups as usize],
             pieces: vec![Piece::Unknown; pieces as usize],
             per_table,
             piece_bytes,
             dead: BTreeSet::new(),
-            zeros,
+            wanted,
+            log: None,
+            found: Vec::new(),
+            moved: false,
             sb,
         };
         shadow.place();
@@ -176,7 +194,11 @@ impl Shadow {
         };
         self.pieces.len()
             + self.places.len() * size_of::<Place>()
-            + self.groups.iter().map(|known| size_of::<Known>() + seen(known)).sum::<usize>()
+            + self
+                .groups
+                .iter()
+                .map(|k| size_of::<Known>() + seen(k) + k.used_bytes())
+                .sum::<usize>()
     }
 
     /// Takes over what is known of the same file system with another size.
@@ -195,6 +217,7 @@ impl Shadow {
         let both = self.pieces.len().min(old.pieces.len());
         self.pieces[..both].copy_from_slice(&old.pieces[..both]);
         self.dead.extend(&old.dead);
+        self.log.clone_from(&old.log);
         self.place();
     }
 
@@ -212,14 +235,18 @@ impl Shadow {
             let blocks = self.sb.table_blocks();
             let groups = self.groups.iter().filter_map(|known| known.group.as_ref());
             let of_groups = groups.flat_map(|group| {
-                let bitmap = What::Bitmap(group.number);
-                let table = What::Table(group.number);
-                [
-                    Place { first: group.inode_bitmap, blocks: 1, what: bitmap },
-                    Place { first: group.inode_table, blocks, what: table },
-                ]
+                let number = group.number;
+                let used = group.block_bitmap.filter(|_| Shadow::follows_blocks(&self.sb));
+                let used = used.map(|first| Place { first, blocks: 1, what: What::Blocks(number) });
+                let two = [
+                    Place { first: group.inode_bitmap, blocks: 1, what: What::Bitmap(number) },
+                    Place { first: group.inode_table, blocks, what: What::Table(number) },
+                ];
+                two.into_iter().chain(used)
             });
-            self.places = descriptors.chain(of_groups).collect();
+            let log = self.log.as_ref().and_then(|log| log.superblock());
+            let log = log.map(|first| Place { first, blocks: 1, what: What::Journal });
+            self.places = descriptors.chain(of_groups).chain(log).collect();
             self.places.sort_unstable_by_key(|place| place.first);
             let lost: Vec<u32> = self
                 .places
@@ -227,11 +254,17 @@ impl Shadow {
                 .filter(|two| two[0].first + u64::from(two[0].blocks) > two[1].first)
                 .flat_map(|two| [two[0].what, two[1].what])
                 .filter_map(|what| match what {
-                    What::Descriptors(_) => None,
-                    What::Bitmap(group) | What::Table(group) => Some(group),
+                    What::Descriptors(_) | What::Journal => None,
+                    What::Bitmap(group) | What::Blocks(group) | What::Table(group) => Some(group),
                 })
                 .collect();
             if lost.is_empty() {
+                let apart = |two: &[Place]| two[0].first + u64::from(two[0].blocks) <= two[1].first;
+                if !self.places.windows(2).all(apart) {
+                    // The journal lies on descriptors.
+                    self.log = None;
+                    continue;
+                }
                 return;
             }
             lost.into_iter().for_each(|group| self.lose(group));
@@ -240,7 +273,8 @@ impl Shadow {
 
     /// Nothing is known of a group any more.
     fn lose(&mut self, group: u32) {
-        self.groups[group as usize] = Known { group: None, bits: Bits::Unknown };
+        self.groups[group as usize] = Known::NOTHING;
+        self.lose_used(group);
         let from = self.index(group, 0);
         self.pieces[from..from + self.per_table as usize].fill(Piece::Unknown);
     }
@@ -286,28 +320,35 @@ impl Shadow {
     /// Sectors with descriptors; where all else lies follows from them.
     pub fn descriptors(&self) -> Vec<Range<u64>> {
         let is = |place: &&Place| matches!(place.what, What::Descriptors(_));
-        self.places.iter().filter(is).map(|place| self.sectors(place)).collect()
+        let each = self.places.iter().filter(is).map(|place| self.sectors(place));
+        each.fold(Vec::new(), joined)
     }
 
     /// Sectors with bitmaps and tables in which there may be something, and which nobody has seen.
     pub fn unseen(&self) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for place in &self.places {
-            let (What::Bitmap(group) | What::Table(group)) = place.what else { continue };
+            let group = match place.what {
+                What::Bitmap(group) | What::Blocks(group) | What::Table(group) => group,
+                What::Journal if self.has_log_head() => continue,
+                What::Journal => {
+                    runs = joined(runs, self.sectors(place));
+                    continue;
+                }
+                What::Descriptors(_) => continue,
+            };
             let sectors = self.sectors(place);
             let unseen = |sector: u64| match (place.what, &self.groups[group as usize].bits) {
                 // Where no inode ever was there may be zeros of `mke2fs`, and else nothing of use.
-                (What::Table(_), Bits::Clear) if !self.zeros => false,
+                (What::Table(_), Bits::Clear) if !self.wanted.zeros => false,
+                (What::Blocks(_), _) => self.is_missing(group),
                 (What::Bitmap(_), Bits::Clear) => false,
                 (What::Bitmap(_), Bits::Seen { missing, .. }) => *missing != 0,
                 (What::Bitmap(_), _) => true,
                 _ => self.pieces_in(place, sector).any(|piece| piece == Piece::Unknown),
             };
             for sector in sectors.filter(|sector| unseen(*sector)) {
-                match runs.last_mut() {
-                    Some(run) if run.end == sector => run.end += 1,
-                    _ => runs.push(sector..sector + 1),
-                }
+                runs = joined(runs, sector..sector + 1);
             }
         }
         runs
@@ -331,7 +372,25 @@ impl Shadow {
 
     /// A sector of the file system holds something else now. True if other sectors are of interest since.
     pub fn holds(&mut self, sector: u64, content: Content<'_>) -> bool {
-        let mut moved = false;
+        self.note(sector, content);
+        self.settle()
+    }
+
+    /// What was noted may lie elsewhere. True if other sectors are of interest since.
+    pub fn settle(&mut self) -> bool {
+        let moved = std::mem::take(&mut self.moved);
+        if moved {
+            self.place();
+        }
+        moved
+    }
+
+    /// As [`Shadow::holds`]; where things lie is laid out anew by [`Shadow::settle`]. So many sectors of
+    /// descriptors can be noted at once.
+    pub fn note(&mut self, sector: u64, content: Content<'_>) {
+        if let Content::Written(bytes) = content {
+            self.bitmaps_are(sector, bytes);
+        }
         let (at, block_bytes) = (sector * SECTOR as u64, u64::from(self.sb.block_bytes));
         for from in (0..SECTOR).step_by(self.piece_bytes as usize) {
             let block = (at + from as u64) / block_bytes;
@@ -344,8 +403,10 @@ impl Shadow {
                 other => other,
             };
             match place.what {
-                What::Descriptors(group) => moved |= self.descriptors_are(group, within, part),
+                What::Descriptors(group) => self.descriptors_are(group, within, part),
                 What::Bitmap(group) => self.bitmap_is(group, within, part),
+                What::Blocks(group) => self.blocks_are(group, within, part),
+                What::Journal => self.journal_is(part),
                 What::Table(group) => {
                     let blocks = (block - place.first) as u32;
                     let piece = (blocks * self.sb.block_bytes + within) / self.piece_bytes;
@@ -353,14 +414,12 @@ impl Shadow {
                 }
             }
         }
-        moved
     }
 
-    fn descriptors_are(&mut self, first: u32, within: u32, content: Content<'_>) -> bool {
+    fn descriptors_are(&mut self, first: u32, within: u32, content: Content<'_>) {
         let each = self.sb.descriptor_bytes;
         let first = first + within / each;
         let count = (self.piece_bytes / each).min(self.sb.groups.saturating_sub(first));
-        let mut moved = false;
         for (i, group) in (first..first + count).enumerate() {
             let said = match content {
                 Content::Written(bytes) => {
@@ -374,14 +433,14 @@ impl Shadow {
             // One that can't be right was written while it changed: the next one will say.
             let Some(said) = said else {
                 if gone && known.group.is_some() {
-                    moved = true;
+                    self.moved = true;
                     self.lose(group);
                 }
                 continue;
             };
-            let at = |g: &Group| (g.inode_bitmap, g.inode_table);
+            let at = |g: &Group| (g.inode_bitmap, g.inode_table, g.block_bitmap);
             if known.group.as_ref().map(at) != Some(at(&said)) {
-                moved = true;
+                self.moved = true;
                 self.lose(group);
             }
             let known = &mut self.groups[group as usize];
@@ -393,10 +452,6 @@ impl Shadow {
             }
             known.group = Some(said);
         }
-        if moved {
-            self.place();
-        }
-        moved
     }
 
     fn bitmap_is(&mut self, group: u32, within: u32, content: Content<'_>) {
@@ -436,6 +491,9 @@ impl Shadow {
         let at = self.index(group, piece);
         self.pieces[at] = new;
         self.look(group, piece);
+        if let Content::Written(bytes) = content {
+            self.moved |= self.journal_inode_is(group, piece, bytes);
+        }
     }
 
     /// What the bytes of a piece are.
@@ -482,7 +540,7 @@ impl Shadow {
     /// Something of this piece has changed.
     fn look(&mut self, group: u32, piece: u32) {
         let state = self.pieces[self.index(group, piece)];
-        if !(state == Piece::Freed || self.zeros && state == Piece::Zeros) {
+        if !(state == Piece::Freed || self.wanted.zeros && state == Piece::Zeros) {
             return;
         }
         let Some(table) = self.groups[group as usize].group.as_ref().map(|g| g.inode_table) else {
@@ -519,7 +577,7 @@ impl Shadow {
             match self.pieces[self.index(group, piece)] {
                 Piece::Unknown | Piece::Used => return false,
                 Piece::Freed => any = true,
-                Piece::Zeros => any |= self.zeros,
+                Piece::Zeros => any |= self.wanted.zeros,
                 Piece::Gone => {}
             }
         }
@@ -550,6 +608,7 @@ impl Shadow {
     /// Bitmaps that were read, not written, must have the checksums that their descriptors say. Those
     /// that have not are not known.
     pub fn doubt_bitmaps(&mut self) {
+        self.doubt_used();
         for known in &mut self.groups {
             if let (Some(group), Bits::Seen { bits, .. }) = (&known.group, &known.bits)
                 && !group.is_sum_of(bits, &self.sb)
@@ -602,7 +661,12 @@ impl Shadow {
             Ok(sb) if sb.is_like(&self.sb) => {
                 let was = self.is_clean();
                 self.sb = sb;
-                if self.is_clean() && !was { Change::Unmounted } else { Change::None }
+                if !self.is_clean() || was {
+                    return Change::None;
+                }
+                // The journal is empty, and every bitmap the newest.
+                self.found.push(Found::Settled);
+                Change::Unmounted
             }
             Ok(sb) => Change::Other(Box::new(sb)),
             // It was written while it changed: the next one will say.
@@ -610,6 +674,15 @@ impl Shadow {
             Err(why) => Change::Ended(why),
         }
     }
+}
+
+/// Runs with one more behind them.
+fn joined(mut runs: Vec<Range<u64>>, run: Range<u64>) -> Vec<Range<u64>> {
+    match runs.last_mut() {
+        Some(last) if last.end >= run.start => last.end = last.end.max(run.end),
+        _ => runs.push(run),
+    }
+    runs
 }
 
 #[cfg(test)]

@@ -404,7 +404,7 @@ fn small(rng: &mut Rng) -> Vec<u8> {
         put(at + 4, 8);
         put(at + 8, first);
     }
-    for (at, word) in [(0, 0xc03b_3998_u32), (4, 4), (0xc, 1024)] {
+    for (at, word) in [(0, 0xc03b_3998_u32), (4, 4), (0xc, 1024), (0x10, 16), (0x14, 1)] {
         put(20 * 1024 + at, word.swap_bytes());
     }
     for _ in 0..rng.below(6) {

@@ -7,9 +7,10 @@
 //!
 //! [`Shadow`]: flashlane_ext4::Shadow
 
-use crate::IDISCARD;
 use crate::partitions::{HEAD as HEAD_BYTES, tables};
+use crate::pending::Why;
 use crate::state::{HEAD, State, Task, volume_bytes};
+use crate::{Ghosts, IDISCARD};
 use flashlane_base::{Lba, mutant};
 use flashlane_ext4::{Content, Ext4Error, SECTOR, Superblock};
 use flashlane_ftl::block::{
@@ -18,9 +19,8 @@ use flashlane_ftl::block::{
 };
 use flashlane_ftl::layer::{Counted, Kind, Later, Layer, Saved, Seam, Settings, Stop};
 use flashlane_ftl::stats::{FtlStats, Gauges};
-use flashlane_rt::sync::{AtomicU64, Mutex, Ordering};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Cx, Notify};
-use serde_json::json;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,7 +49,9 @@ enum Reading {
 pub struct Idiscard {
     below: Arc<dyn BlockDev>,
     info: BlockInfo,
-    zeros: bool,
+    ghosts: Ghosts,
+    /// A flush is looked at.
+    awaits_flush: AtomicBool,
     /// A bit per [`AREA`]: something in it is looked at.
     near: Box<[AtomicU64]>,
     state: Mutex<State>,
@@ -59,16 +61,21 @@ pub struct Idiscard {
 
 impl Idiscard {
     /// Reads what lies on the sectors below, and follows it.
-    pub(crate) async fn start_on(cx: &Cx, below: Arc<dyn BlockDev>, zeros: bool) -> Arc<Idiscard> {
+    pub(crate) async fn start_on(
+        cx: &Cx,
+        below: Arc<dyn BlockDev>,
+        ghosts: Ghosts,
+    ) -> Arc<Idiscard> {
         let info = below.info().clone();
         let words = info.capacity.div_ceil(AREA).div_ceil(64);
         let layer = Arc::new(Idiscard {
             near: (0..words).map(|_| AtomicU64::new(0)).collect(),
-            state: Mutex::new(State::new(info.capacity, zeros)),
+            state: Mutex::new(State::new(info.capacity, ghosts)),
+            awaits_flush: AtomicBool::new(false),
             changed: Notify::new(),
             below,
             info,
-            zeros,
+            ghosts,
         });
         layer.scan(cx, true).await;
         let (mine, clock) = (layer.clone(), cx.clone());
@@ -83,6 +90,9 @@ impl Idiscard {
 
     #[inline]
     fn is_near(&self, lba: Lba, sectors: u32) -> bool {
+        if self.ghosts.follows_all() {
+            return true;
+        }
         let from = lba.get() / AREA;
         let to = (lba.get().saturating_add(u64::from(sectors.max(1))) - 1) / AREA;
         (from..=to).any(|area| {
@@ -114,7 +124,7 @@ impl Idiscard {
             state.counts.waits += 1;
             return Err(watched);
         }
-        state.begin(op, &watched);
+        state.begin(op, sectors, &watched);
         Ok(watched)
     }
 
@@ -140,11 +150,11 @@ impl Idiscard {
             }
         };
         let result = self.below.start(cx, io).await;
-        if watched.is_empty() {
+        if watched.is_empty() && !self.ghosts.follows_all() {
             return result;
         }
         let mut state = self.state.lock();
-        let moved = state.end(op, &watched, |sector| match (&result, content) {
+        let moved = state.end(op, &sectors, &watched, |sector| match (&result, content) {
             (Err(_), _) => Content::Unsure,
             (Ok(()), None) => Content::Gone,
             (Ok(()), Some(content)) => {
@@ -155,8 +165,23 @@ impl Idiscard {
         if moved {
             self.mark(&state);
         }
+        self.awaits_flush.store(state.waits_for_flush(), Ordering::Relaxed);
         drop(state);
         self.changed.wake(cx);
+        result
+    }
+
+    /// A flush for which something waits.
+    async fn flush<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> BlockResult {
+        let begins = self.state.lock().begin_flush();
+        let result = self.below.start(cx, io).await;
+        if begins {
+            let mut state = self.state.lock();
+            state.end_flush(result.is_ok());
+            self.awaits_flush.store(state.waits_for_flush(), Ordering::Relaxed);
+            drop(state);
+            self.changed.wake(cx);
+        }
         result
     }
 
@@ -173,18 +198,37 @@ impl Idiscard {
             match task {
                 Some(Task::Scan) => self.scan(cx, false).await,
                 Some(Task::Learn(volume)) => self.take_in(cx, &volume, Reading::InUse).await,
-                Some(Task::Complete(volume)) => self.take_in(cx, &volume, Reading::Unmounted).await,
+                Some(Task::Complete(volume)) => {
+                    self.take_in(cx, &volume, Reading::Unmounted).await;
+                    self.state.lock().end_completing();
+                }
                 Some(Task::Discard(sectors)) => {
-                    let n = (sectors.end - sectors.start) as u32;
-                    let done = self.below.start(cx, Io::discard(Lba::new(sectors.start), n)).await;
-                    self.state.lock().discarded(done.is_ok());
+                    self.discard(cx, sectors).await;
+                    self.state.lock().end_discard();
                     self.changed.wake(cx);
                 }
+                Some(Task::Flush) => _ = self.flush(cx, Io::flush()).await,
                 Some(Task::End) | None => break,
             }
         }
         self.state.lock().end_all();
         self.changed.wake(cx);
+    }
+
+    /// Discards what these sectors hold.
+    async fn discard(&self, cx: &Cx, sectors: Range<u64>) {
+        let mut at = sectors.start;
+        while at < sectors.end {
+            let most = sectors.end - at;
+            let Extent { sectors, holds } = self.below.extent(Lba::new(at), most);
+            let to = at + sectors.clamp(1, most);
+            if holds {
+                let io = Io::discard(Lba::new(at), (to - at) as u32);
+                let done = self.below.start(cx, io).await;
+                self.state.lock().discarded(at..to, done.is_ok());
+            }
+            at = to;
+        }
     }
 
     async fn read(&self, cx: &Cx, sectors: Range<u64>) -> Result<Vec<u8>, BlockError> {
@@ -337,10 +381,14 @@ impl BlockDev for Idiscard {
 
     #[inline]
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        if io.op == BlockOp::Flush || !self.is_near(io.lba, io.sectors) {
-            return self.below.start(cx, io);
+        match io.op {
+            BlockOp::Flush if self.awaits_flush.load(Ordering::Relaxed) => {
+                Started::later(self.flush(cx, io))
+            }
+            BlockOp::Flush => self.below.start(cx, io),
+            _ if !self.is_near(io.lba, io.sectors) => self.below.start(cx, io),
+            _ => Started::later(self.look(cx, io)),
         }
-        Started::later(self.look(cx, io))
     }
 
     fn expect(&self, op: BlockOp, lba: Lba) {
@@ -362,7 +410,7 @@ impl Layer for Idiscard {
     }
 
     fn settings(&self) -> Settings {
-        json!({ "zeros": self.zeros })
+        self.ghosts.to_settings()
     }
 
     fn stats(&self) -> Option<FtlStats> {
@@ -377,10 +425,14 @@ impl Layer for Idiscard {
         let state = self.state.lock();
         let counts = state.counts;
         let followed = state.volumes.iter().filter(|v| v.shadow.is_some()).count() as u64;
+        let of = |why: Why| counts.others[why as usize];
         let numbers = [
             ("file_systems", followed),
             ("discards", counts.discards),
             ("discarded_sectors", counts.discarded_sectors),
+            ("discarded_freed_sectors", of(Why::Freed)),
+            ("discarded_journal_sectors", of(Why::Passed)),
+            ("discarded_bitmap_sectors", of(Why::ZeroBitmap)),
             ("failed_discards", counts.failed),
             ("seen_sectors", counts.seen_sectors),
             ("waits", counts.waits),
@@ -393,7 +445,7 @@ impl Layer for Idiscard {
     }
 
     fn discards(&self) -> bool {
-        true
+        !self.ghosts.watch
     }
 
     /// As what it stands on.

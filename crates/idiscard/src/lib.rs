@@ -11,11 +11,14 @@
 
 mod layer;
 mod partitions;
+mod pending;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub use layer::Idiscard;
+
+pub use flashlane_ext4::Wanted;
 
 use flashlane_ext4::SECTOR;
 use flashlane_ftl::layer::{
@@ -23,7 +26,7 @@ use flashlane_ftl::layer::{
     Stands,
 };
 use flashlane_rt::Cx;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 pub struct IdiscardKind;
@@ -31,15 +34,58 @@ pub struct IdiscardKind;
 /// Discards dead inode blocks.
 pub static IDISCARD: IdiscardKind = IdiscardKind;
 
-impl IdiscardKind {
-    /// Settings, of which `zeros` says that blocks of zeros in inode tables are discarded, too.
-    pub fn with(zeros: bool) -> Settings {
-        json!({ "zeros": zeros })
-    }
+/// What is discarded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ghosts {
+    /// Beside blocks of dead inodes.
+    pub wanted: Wanted,
+    /// Nothing is: it is counted only.
+    pub watch: bool,
 }
 
-fn zeros(settings: &Settings) -> bool {
-    settings["zeros"].as_bool().unwrap_or(false)
+/// What can be chosen, by the key of a setting, and what it is.
+type Choice = (&'static str, fn(&mut Ghosts) -> &mut bool);
+
+impl Ghosts {
+    /// Keys of the settings, each true or false.
+    pub const KEYS: [&'static str; 5] = ["zeros", "bitmaps", "journal", "freed", "watch"];
+
+    const CHOICES: [Choice; 5] = [
+        ("zeros", |g| &mut g.wanted.zeros),
+        ("bitmaps", |g| &mut g.wanted.bitmaps),
+        ("journal", |g| &mut g.wanted.journal),
+        ("freed", |g| &mut g.wanted.freed),
+        ("watch", |g| &mut g.watch),
+    ];
+
+    /// Every request may say something, not only those at metadata.
+    pub(crate) fn follows_all(&self) -> bool {
+        !self.watch && (self.wanted.bitmaps || self.wanted.journal || self.wanted.freed)
+    }
+
+    /// With a choice turned on or off; `None` if there is none of that name.
+    pub fn with(mut self, key: &str, on: bool) -> Option<Ghosts> {
+        let (_, of) = Ghosts::CHOICES.iter().find(|(name, _)| *name == key)?;
+        *of(&mut self) = on;
+        Some(self)
+    }
+
+    fn each(mut self) -> impl Iterator<Item = (&'static str, bool)> {
+        Ghosts::CHOICES.iter().map(move |(name, of)| (*name, *of(&mut self)))
+    }
+
+    /// As a drive or a report keeps them.
+    pub fn to_settings(self) -> Settings {
+        Value::Object(self.each().map(|(name, on)| (name.to_string(), on.into())).collect())
+    }
+
+    fn from_settings(settings: &Settings) -> Ghosts {
+        let on = |name: &str| settings[name].as_bool().unwrap_or(false);
+        Ghosts::CHOICES.iter().fold(Ghosts::default(), |mut ghosts, (name, of)| {
+            *of(&mut ghosts) = on(name);
+            ghosts
+        })
+    }
 }
 
 impl Kind for IdiscardKind {
@@ -53,11 +99,13 @@ impl Kind for IdiscardKind {
     }
 
     fn settings(&self, asked: &dyn Asked, base: &Settings) -> Settings {
-        IdiscardKind::with(asked.flag("zeros").unwrap_or(zeros(base)))
+        let base = Ghosts::from_settings(base);
+        let asked = base.each().filter_map(|(name, _)| Some((name, asked.flag(name)?)));
+        asked.fold(base, |ghosts, (name, on)| ghosts.with(name, on).unwrap_or(ghosts)).to_settings()
     }
 
     fn defaults(&self) -> Settings {
-        IdiscardKind::with(false)
+        Ghosts::default().to_settings()
     }
 
     fn on_image(&self, settings: Settings) -> Settings {
@@ -65,12 +113,14 @@ impl Kind for IdiscardKind {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), String> {
-        let known = settings["zeros"].is_boolean();
-        known.then_some(()).ok_or_else(|| "its setting `zeros` is not true or false".into())
+        let odd = settings.as_object().into_iter().flatten().find(|(_, value)| !value.is_boolean());
+        odd.map_or(Ok(()), |(key, _)| Err(format!("its setting `{key}` is not true or false")))
     }
 
     fn described(&self, settings: &Settings) -> Value {
-        json!({ "kind": "idiscard", "zeros": zeros(settings) })
+        let mut described = Ghosts::from_settings(settings).to_settings();
+        described["kind"] = "idiscard".into();
+        described
     }
 
     fn differs(
@@ -79,8 +129,9 @@ impl Kind for IdiscardKind {
         found: &Settings,
         _: u32,
     ) -> Option<(&'static str, String)> {
-        let (asked, found) = (zeros(asked), zeros(found));
-        (asked != found).then(|| ("zeros", found.to_string()))
+        let (asked, found) = (Ghosts::from_settings(asked), Ghosts::from_settings(found));
+        let mut both = asked.each().zip(found.each());
+        both.find(|(asked, found)| asked != found).map(|(_, (key, on))| (key, on.to_string()))
     }
 
     fn create<'a>(&'a self, cx: &'a Cx, below: Seam, settings: &'a Settings) -> Later<'a, Built> {
@@ -91,7 +142,7 @@ impl Kind for IdiscardKind {
                            `device.store` to \"memory\" or \"compact\"";
                 return Err(LayerError::create(Refusal::Settings, why));
             }
-            let layer = Idiscard::start_on(cx, below, zeros(settings)).await;
+            let layer = Idiscard::start_on(cx, below, Ghosts::from_settings(settings)).await;
             Ok(layer as Arc<dyn Layer>)
         })
     }

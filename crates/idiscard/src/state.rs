@@ -1,11 +1,13 @@
 //! What is followed, who is at it, and what is to be discarded next.
 //!
 //! Owns: the file systems that are followed, the requests under way on what says something of them, the
-//! discard under way. Promises: a sector is discarded only while no request is at it; what two writes
+//! discard under way; what else than inodes waits for one is in `pending.rs`. Promises: a sector is discarded only while no request is at it; what two writes
 //! at once, or one that failed, have left there is not known; what was read counts only where nobody has
 //! written since. Never: waits; touches the drive.
 
+use crate::Ghosts;
 use crate::partitions::{self, Tables};
+use crate::pending::{Pending, Why};
 use flashlane_base::mutant;
 use flashlane_ext4::{Change, Content, Ext4Error, SECTOR, Shadow, Superblock};
 use flashlane_ftl::block::BlockOp;
@@ -39,7 +41,10 @@ struct Busy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) discards: u64,
+    /// Of inodes.
     pub(crate) discarded_sectors: u64,
+    /// By [`Why`].
+    pub(crate) others: [u64; Why::ALL.len()],
     /// Sectors with metadata of file systems that are followed, which the host has written.
     pub(crate) seen_sectors: u64,
     /// Requests that waited for a discard.
@@ -58,12 +63,14 @@ pub(crate) enum Task {
     Complete(Range<u64>),
     /// Discards these sectors.
     Discard(Range<u64>),
+    /// Has what waits for a flush wait no more.
+    Flush,
     End,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
-    zeros: bool,
+    ghosts: Ghosts,
     capacity: u64,
     pub(crate) volumes: Vec<Volume>,
     /// Sectors with tables of partitions, if the drive is not one file system.
@@ -71,6 +78,11 @@ pub(crate) struct State {
     has_table: bool,
     busy: BTreeMap<u64, Busy>,
     discarding: Range<u64>,
+    /// They hold no inodes.
+    why: Option<Why>,
+    pending: Pending,
+    /// Nobody is expected to flush: the layer does.
+    flush: bool,
     /// What was written since a reading began.
     touched: Option<BTreeSet<u64>>,
     scan: bool,
@@ -93,15 +105,18 @@ fn words(why: &Ext4Error) -> Option<String> {
 }
 
 impl State {
-    pub(crate) fn new(capacity: u64, zeros: bool) -> State {
+    pub(crate) fn new(capacity: u64, ghosts: Ghosts) -> State {
         State {
-            zeros,
+            ghosts,
             capacity,
             volumes: Vec::new(),
             tables: BTreeSet::new(),
             has_table: false,
             busy: BTreeMap::new(),
             discarding: 0..0,
+            why: None,
+            pending: Pending::default(),
+            flush: false,
             touched: None,
             scan: false,
             learn: Vec::new(),
@@ -175,9 +190,12 @@ impl State {
         any && !mutant!("idiscard.discard-in-flight-ignored")
     }
 
-    /// A request is at these sectors from now on.
-    pub(crate) fn begin(&mut self, op: BlockOp, sectors: &[u64]) {
+    /// A request for `all` is at these sectors, which say something, from now on.
+    pub(crate) fn begin(&mut self, op: BlockOp, all: &Range<u64>, sectors: &[u64]) {
         let writes = u32::from(op != BlockOp::Read);
+        if self.ghosts.follows_all() {
+            self.pending.begin(all, writes > 0, !sectors.is_empty());
+        }
         for sector in sectors {
             let busy = self.busy.entry(*sector).or_default();
             busy.requests += 1;
@@ -191,10 +209,15 @@ impl State {
     pub(crate) fn end<'c>(
         &mut self,
         op: BlockOp,
+        all: &Range<u64>,
         sectors: &[u64],
         mut content: impl FnMut(u64) -> Content<'c>,
     ) -> bool {
         let mut moved = false;
+        let writes = op != BlockOp::Read;
+        if self.ghosts.follows_all() {
+            self.pending.end(all, writes);
+        }
         for sector in sectors {
             let Some(busy) = self.busy.get_mut(sector) else { continue };
             busy.requests -= 1;
@@ -214,7 +237,42 @@ impl State {
             let content = if clash { Content::Unsure } else { content(*sector) };
             moved |= self.holds(*sector, content);
         }
+        if self.ghosts.follows_all() && writes && !sectors.is_empty() {
+            self.take_found();
+            self.pending.end_deciding();
+        }
         moved
+    }
+
+    /// What writes have said of blocks that hold no inodes.
+    fn take_found(&mut self) {
+        for volume in &mut self.volumes {
+            let found = volume.shadow.iter_mut().flat_map(|shadow| shadow.take_found());
+            found.for_each(|found| self.pending.found(volume.sectors.start, found));
+        }
+        if mutant!("idiscard.unflushed-is-durable") {
+            self.pending.skip_flush();
+        }
+    }
+
+    /// Nothing is known of what was found in a file system.
+    fn forget(&mut self, at: usize) {
+        self.pending.forget(&self.volumes[at].sectors);
+    }
+
+    /// A flush begins; true if its end is to be told.
+    pub(crate) fn begin_flush(&mut self) -> bool {
+        self.pending.begin_flush()
+    }
+
+    /// It has ended.
+    pub(crate) fn end_flush(&mut self, good: bool) {
+        self.pending.end_flush(good);
+    }
+
+    /// Something waits for a flush.
+    pub(crate) fn waits_for_flush(&self) -> bool {
+        self.pending.waits_for_flush()
     }
 
     /// The sector holds something else now.
@@ -266,8 +324,9 @@ impl State {
                 Change::Unmounted => {
                     shadow.sweep();
                     // Whoever unmounts has waited for all that it wrote.
-                    if !volume.is_complete {
-                        self.complete.push(volume.sectors.clone());
+                    match volume.is_complete {
+                        true => shadow.find_all(),
+                        false => self.complete_later(at),
                     }
                     true
                 }
@@ -277,6 +336,7 @@ impl State {
                 }
                 Change::Ended(why) => {
                     volume.shadow = None;
+                    self.forget(at);
                     self.say(first, format!("nothing is discarded any more: {why}"));
                     // Something else may begin there: partitions.
                     self.scan |= first == 0;
@@ -308,6 +368,7 @@ impl State {
             self.say(start, "ext4 is not followed: it lies within another one".into());
             return;
         }
+        self.forget(at);
         let volume = &mut self.volumes[at];
         volume.is_complete = false;
         let (first, old) = (volume.sectors.start, volume.shadow.take());
@@ -317,7 +378,7 @@ impl State {
         }
         let what = format!("ext4 with {} inodes in {} groups", sb.inodes, sb.groups);
         let again = uuid == Some(sb.uuid);
-        let says = match Shadow::new(sb, self.zeros) {
+        let says = match Shadow::new(sb, self.ghosts.wanted) {
             Ok(mut shadow) => {
                 old.iter().for_each(|old| shadow.inherit(old));
                 if learn && shadow.has_sums() {
@@ -400,9 +461,12 @@ impl State {
             let is_mine =
                 touched.contains(&sector) || busy.get(&sector).is_some_and(|b| b.writes > 0);
             if !is_mine || mutant!("idiscard.reading-wins") {
-                moved |= shadow.holds(sector - first, content);
+                shadow.note(sector - first, content);
             }
         }
+        moved |= shadow.settle();
+        // What was read may be older than what is on its way.
+        drop(shadow.take_found());
         moved
     }
 
@@ -421,8 +485,28 @@ impl State {
         volume.is_complete = true;
         shadow.doubt_bitmaps();
         match shadow.is_clean() {
-            true => shadow.sweep(),
+            true => {
+                shadow.sweep();
+                shadow.find_all();
+                self.take_found();
+                self.flush = true;
+            }
             false => shadow.wait_for_writes(),
+        }
+    }
+
+    /// All of a file system is to be read. What is written from now on is not what was found then.
+    fn complete_later(&mut self, at: usize) {
+        self.complete.push(self.volumes[at].sectors.clone());
+        if self.ghosts.follows_all() {
+            self.pending.begin_deciding();
+        }
+    }
+
+    /// It was read, or will not be.
+    pub(crate) fn end_completing(&mut self) {
+        if self.ghosts.follows_all() {
+            self.pending.end_deciding();
         }
     }
 
@@ -442,6 +526,17 @@ impl State {
         {
             return Some(Task::Complete(volume));
         }
+        if self.flush && self.waits_for_flush() {
+            self.flush = false;
+            return Some(Task::Flush);
+        }
+        if self.ghosts.watch {
+            return self.stops.then_some(Task::End);
+        }
+        if let Some((why, sectors)) = self.pending.take(most) {
+            (self.discarding, self.why) = (sectors.clone(), Some(why));
+            return Some(Task::Discard(sectors));
+        }
         let busy = &self.busy;
         for volume in &mut self.volumes {
             let first = volume.sectors.start;
@@ -452,8 +547,12 @@ impl State {
                 && let Some((sector, n)) = shadow.take_dead(most, is_busy)
             {
                 self.discarding = first + sector..first + sector + n;
+                self.why = None;
                 return Some(Task::Discard(self.discarding.clone()));
             }
+        }
+        if self.stops && self.waits_for_flush() {
+            return Some(Task::Flush);
         }
         self.stops.then_some(Task::End)
     }
@@ -490,13 +589,17 @@ impl State {
         }
     }
 
-    /// The discard has ended.
-    pub(crate) fn discarded(&mut self, good: bool) {
-        let sectors = std::mem::replace(&mut self.discarding, 0..0);
+    /// These of the sectors that are being discarded held something, and were asked to be discarded.
+    pub(crate) fn discarded(&mut self, sectors: Range<u64>, good: bool) {
         self.counts.discards += 1;
-        match good {
-            true => self.counts.discarded_sectors += sectors.end - sectors.start,
-            false => self.counts.failed += 1,
+        let n = sectors.end - sectors.start;
+        match (good, self.why) {
+            (false, _) => self.counts.failed += 1,
+            (true, None) => self.counts.discarded_sectors += n,
+            (true, Some(why)) => self.counts.others[why as usize] += n,
+        }
+        if self.why.is_some() {
+            return; // of free blocks and the log nothing is known; a bitmap reads the same
         }
         let content = if good { Content::Gone } else { Content::Unsure };
         for volume in &mut self.volumes {
@@ -507,6 +610,11 @@ impl State {
                 sectors.clone().for_each(|sector| _ = shadow.holds(sector - first, content));
             }
         }
+    }
+
+    /// The discard has ended.
+    pub(crate) fn end_discard(&mut self) {
+        self.discarding = 0..0;
     }
 }
 

@@ -1,7 +1,7 @@
 //! The layer under hosts that do several things at once, on a device whose requests overlap.
 
 use crate::state::{State, Task};
-use crate::{IDISCARD, Idiscard, IdiscardKind};
+use crate::{Ghosts, IDISCARD, Idiscard, Wanted};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ext4::Content;
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
@@ -14,13 +14,16 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
+const INODES: Ghosts = Ghosts { wanted: Wanted::INODES, watch: false };
+const ZEROS: Ghosts = Ghosts { wanted: Wanted { zeros: true, ..Wanted::INODES }, watch: false };
+
 /// Sectors of the drive: a file system, and room behind it.
 const DRIVE: u64 = 2 * made::BLOCKS;
 
 /// Runs `main` on a layer on a drive of which these sectors were written before.
 fn on_layer<T: 'static, F: Future<Output = T> + 'static>(
     seed: u64,
-    zeros: bool,
+    ghosts: Ghosts,
     held: Vec<(u64, Vec<u8>)>,
     main: impl FnOnce(Arc<Idiscard>, Arc<Ram>, Cx) -> F + 'static,
 ) -> T {
@@ -31,7 +34,7 @@ fn on_layer<T: 'static, F: Future<Output = T> + 'static>(
         for (sector, bytes) in &held {
             write(&*below, &cx, *sector, bytes).await;
         }
-        let layer = Idiscard::start_on(&cx, below.clone(), zeros).await;
+        let layer = Idiscard::start_on(&cx, below.clone(), ghosts).await;
         let value = main(layer.clone(), below, cx.clone()).await;
         layer.stop(&cx, Stop::Clean).await.expect("it ends");
         value
@@ -150,7 +153,7 @@ impl Kernel {
 fn writes_and_discards_of_a_block_are_in_order() {
     let mut discarded = 0;
     for seed in 0..60 {
-        discarded += on_layer(seed, false, fresh(), move |layer, ram, cx| async move {
+        discarded += on_layer(seed, INODES, fresh(), move |layer, ram, cx| async move {
             let kernel = Kernel::new(layer.clone());
             // The first two of the block 0 stand for reserved ones.
             let tasks: Vec<Join<()>> =
@@ -181,7 +184,7 @@ fn writes_and_discards_of_a_block_are_in_order() {
 fn of_two_writes_at_once_nothing_is_known() {
     let mut stayed = 0;
     for seed in 0..40 {
-        stayed += on_layer(seed, false, fresh(), |layer, ram, cx| async move {
+        stayed += on_layer(seed, INODES, fresh(), |layer, ram, cx| async move {
             let block = made::table_at(1);
             let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
             inodes[IN_BLOCK] = Inode::Freed;
@@ -217,7 +220,7 @@ fn what_was_dead_before_goes_at_the_start() {
         let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
         inodes[IN_BLOCK] = Inode::Freed;
         held.push((made::table_at(1), made::table(1, &inodes)));
-        let gone = on_layer(1, false, held, |layer, ram, cx| async move {
+        let gone = on_layer(1, INODES, held, |layer, ram, cx| async move {
             cx.sleep(Ns::from_ms(10)).await;
             let first = read(&*ram, &cx, made::table_at(1)).await;
             // It is unmounted now.
@@ -232,7 +235,7 @@ fn what_was_dead_before_goes_at_the_start() {
 /// `mkfs` on a drive in use, then another file system, then one in a partition.
 #[test]
 fn what_begins_later_is_followed_and_what_ends_is_not() {
-    on_layer(3, true, Vec::new(), |layer, ram, cx| async move {
+    on_layer(3, ZEROS, Vec::new(), |layer, ram, cx| async move {
         assert_eq!(counted(&layer, "file_systems"), 0);
         // Blocks of zeros, and blocks of removed inodes, count for a file system only.
         let dies = |at: u64| {
@@ -283,7 +286,7 @@ fn what_begins_later_is_followed_and_what_ends_is_not() {
 /// What was written before a file system was followed is read when it is unmounted.
 #[test]
 fn what_was_written_before_is_found_behind_an_unmount() {
-    on_layer(4, true, Vec::new(), |layer, ram, cx| async move {
+    on_layer(4, ZEROS, Vec::new(), |layer, ram, cx| async move {
         // As `mkfs` does: the superblock comes last.
         let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
         inodes[IN_BLOCK] = Inode::Freed;
@@ -306,28 +309,38 @@ fn what_was_written_before_is_found_behind_an_unmount() {
     });
 }
 
+fn begin(state: &mut State, sector: u64) {
+    let watched = state.watched(&(sector..sector + 1));
+    state.begin(BlockOp::Write, &(sector..sector + 1), &watched);
+}
+
+fn end(state: &mut State, sector: u64, bytes: &[u8]) -> bool {
+    let watched = state.watched(&(sector..sector + 1));
+    state.end(BlockOp::Write, &(sector..sector + 1), &watched, |_| Content::Written(bytes))
+}
+
 /// What was written while descriptors were read is what counts.
 #[test]
 fn a_reading_does_not_go_over_a_write() {
-    let mut state = State::new(DRIVE, false);
+    let mut state = State::new(DRIVE, INODES);
     state.divide(None);
     state.follow(0, superblock(), false);
     state.begin_reading();
-    state.begin(BlockOp::Write, &[made::DESCRIPTORS]);
+    begin(&mut state, made::DESCRIPTORS);
     let new = made::descriptors();
-    assert!(state.end(BlockOp::Write, &[made::DESCRIPTORS], |_| Content::Written(&new)));
+    assert!(end(&mut state, made::DESCRIPTORS, &new));
     let at = made::DESCRIPTORS..made::DESCRIPTORS + 1;
     let mut old = made::descriptors();
     old[8] = 40;
     assert!(!state.was_read(&(0..DRIVE), at, Some(&old)), "it is older");
-    assert_eq!(state.watched(&(0..100)).len(), 2 + 2 + TABLE_BLOCKS);
+    assert_eq!(state.watched(&(0..100)).len(), 2 + 2 * 2 + TABLE_BLOCKS);
     assert_eq!(state.next(9), None::<Task>);
 }
 
 /// Who mounts it writes its superblock first. What was read then may be older than what follows.
 #[test]
 fn a_file_system_that_is_mounted_is_read_no_further() {
-    on_layer(5, false, Vec::new(), |layer, ram, cx| async move {
+    on_layer(5, INODES, Vec::new(), |layer, ram, cx| async move {
         let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
         inodes[IN_BLOCK] = Inode::Freed;
         let dead = made::table_at(1);
@@ -358,7 +371,7 @@ fn superblock() -> flashlane_ext4::Superblock {
 /// A file system ends while a discard in it is under way: who writes there next waits.
 #[test]
 fn a_discard_is_waited_for_when_its_file_system_has_ended() {
-    let mut state = State::new(DRIVE, false);
+    let mut state = State::new(DRIVE, INODES);
     state.divide(None);
     state.follow(0, superblock(), false);
     let mut inodes = vec![Inode::Never; 2 * PER_GROUP];
@@ -369,30 +382,31 @@ fn a_discard_is_waited_for_when_its_file_system_has_ended() {
         (made::bitmap_at(0), made::bitmap(|_| false)),
         (dead, made::table(1, &inodes)),
     ] {
-        state.begin(BlockOp::Write, &[sector]);
-        state.end(BlockOp::Write, &[sector], |_| Content::Written(&bytes));
+        begin(&mut state, sector);
+        end(&mut state, sector, &bytes);
     }
     assert_eq!(state.next(9), Some(Task::Discard(dead..dead + 1)));
-    state.begin(BlockOp::Write, &[0]);
-    assert!(state.end(BlockOp::Write, &[0], |_| Content::Written(&[0; 4096])));
+    begin(&mut state, 0);
+    assert!(end(&mut state, 0, &[0; 4096]));
     let watched = state.watched(&(dead..dead + 9));
     assert!(state.is_discarding(&watched));
     assert!(state.watched_runs().contains(&(dead..dead + 1)));
-    state.discarded(true);
+    state.discarded(dead..dead + 1, true);
+    state.end_discard();
     assert!(!state.is_discarding(&watched));
 }
 
 /// Of an MBR's entries two may begin at the same byte, with blocks of different sizes.
 #[test]
 fn of_two_partitions_with_one_start_the_one_that_fits_is_followed() {
-    let mut state = State::new(DRIVE, false);
+    let mut state = State::new(DRIVE, INODES);
     let bytes = |from: u64, sectors: u64| (from * 4096..(from + sectors) * 4096, 512);
     let parts = vec![bytes(256, 125), bytes(256, made::BLOCKS)];
     let tables = crate::partitions::Tables { parts, any: true, ..Default::default() };
     state.divide(Some((tables, [0].into())));
     let block = made::superblock(true, made::GROUPS);
-    state.begin(BlockOp::Write, &[256]);
-    assert!(state.end(BlockOp::Write, &[256], |_| Content::Written(&block)));
+    begin(&mut state, 256);
+    assert!(end(&mut state, 256, &block));
     let followed: Vec<bool> = state.volumes.iter().map(|v| v.shadow.is_some()).collect();
     assert_eq!(followed, [false, true]);
     assert!(state.shadow(&(256..256 + made::BLOCKS)).is_some());
@@ -404,8 +418,204 @@ fn a_store_without_content_is_refused() {
     let cx = run.cx();
     let refused = run.run(async move {
         let below = Seam::Block(Arc::new(Ram::new(64, 8, Ns::ZERO, 1)));
-        let settings = IdiscardKind::with(false);
+        let settings = INODES.to_settings();
         IDISCARD.create(&cx, below, &settings).await.err().expect("it is refused").to_string()
     });
     assert!(refused.expect("it ends").contains("device.store"));
+}
+
+const ALL: Ghosts = Ghosts { wanted: Wanted::ALL, watch: false };
+
+/// A block of a file, behind all metadata.
+const DATA: u64 = 200;
+
+/// A kernel that has everything in memory, and writes what it is told to.
+struct Small {
+    layer: Arc<Idiscard>,
+    ram: Arc<Ram>,
+    cx: Cx,
+}
+
+impl Small {
+    async fn new(layer: Arc<Idiscard>, ram: Arc<Ram>, cx: Cx, has_journal: bool) -> Small {
+        let small = Small { layer, ram, cx };
+        let sb = match has_journal {
+            true => made::superblock_with_journal(false),
+            false => made::superblock(false, made::GROUPS),
+        };
+        small.write(0, &sb).await;
+        // It looks for it.
+        small.cx.sleep(Ns::from_ms(10)).await;
+        small.write(made::DESCRIPTORS, &made::descriptors()).await;
+        if has_journal {
+            let mut table = made::table(0, &[Inode::Linked; PER_GROUP]);
+            made::put_journal_inode(&mut table);
+            small.write(made::table_at(0), &table).await;
+        }
+        small.bits(true).await;
+        small.data(7).await;
+        small
+    }
+
+    async fn write(&self, sector: u64, bytes: &[u8]) {
+        write(&*self.layer, &self.cx, sector, bytes).await;
+    }
+
+    /// The bitmap, where the file has its block or not.
+    async fn bits(&self, has: bool) {
+        let bytes = made::blocks(0, |block| block < 150 || block == DATA && has);
+        self.write(made::blocks_at(0), &bytes).await;
+    }
+
+    async fn data(&self, byte: u8) {
+        self.write(DATA, &[byte; 4096]).await;
+    }
+
+    async fn journal(&self, start: u32) {
+        self.write(made::JOURNAL, &made::journal(start)).await;
+    }
+
+    async fn flush(&self) {
+        self.layer.start(&self.cx, Io::flush()).await.expect("a flush");
+        self.cx.sleep(Ns::from_ms(10)).await;
+    }
+
+    /// The drive holds something there.
+    async fn holds(&self, sector: u64) -> bool {
+        read(&*self.ram, &self.cx, sector).await.iter().any(|byte| *byte != 0)
+    }
+}
+
+fn on_small<F: Future<Output = ()> + 'static>(
+    has_journal: bool,
+    main: impl Fn(Rc<Small>) -> F + 'static + Copy,
+) {
+    for seed in 0..20 {
+        on_layer(seed, ALL, Vec::new(), move |layer, ram, cx| async move {
+            main(Rc::new(Small::new(layer, ram, cx, has_journal).await)).await;
+        });
+    }
+}
+
+#[test]
+fn a_block_that_is_free_goes_behind_a_flush() {
+    on_small(false, |s| async move {
+        s.flush().await;
+        assert!(s.holds(DATA).await, "it is used");
+        s.bits(false).await;
+        s.cx.sleep(Ns::from_ms(10)).await;
+        assert!(s.holds(DATA).await, "its bitmap may get lost");
+        s.flush().await;
+        assert!(!s.holds(DATA).await);
+        let freed = counted(&s.layer, "discarded_freed_sectors");
+        assert!(freed > 0 && counted(&s.layer, "discarded_sectors") == 0);
+    });
+}
+
+/// Whoever takes it again writes it, before the bitmap or behind it.
+#[test]
+fn a_block_that_somebody_has_written_since_stays() {
+    on_small(false, |s| async move {
+        s.bits(false).await;
+        s.data(9).await;
+        s.flush().await;
+        assert!(s.holds(DATA).await, "it was written behind the bitmap");
+        s.bits(true).await;
+        let (beside, cx) = (s.clone(), s.cx.clone());
+        let joined = s.cx.spawn_join(async move {
+            cx.sleep(Ns::from_us(10)).await;
+            beside.data(10).await;
+        });
+        s.bits(false).await;
+        joined.await;
+        s.flush().await;
+        assert!(s.holds(DATA).await, "it was written beside the bitmap");
+        s.bits(true).await;
+        s.bits(false).await;
+        s.flush().await;
+        assert!(!s.holds(DATA).await);
+    });
+}
+
+/// A replay writes what a bitmap was once. The block was freed and given away again before the crash.
+#[test]
+fn a_replay_frees_nothing() {
+    on_small(true, |s| async move {
+        s.journal(5).await;
+        s.data(9).await;
+        s.flush().await;
+        s.bits(false).await;
+        s.flush().await;
+        s.bits(true).await;
+        s.journal(9).await;
+        s.flush().await;
+        assert!(s.holds(DATA).await, "the newest bitmap has it");
+        s.bits(false).await;
+        s.flush().await;
+        assert!(s.holds(DATA).await, "a newer bitmap may follow");
+        s.journal(12).await;
+        s.cx.sleep(Ns::from_ms(10)).await;
+        assert!(s.holds(DATA).await, "what was written may get lost");
+        s.flush().await;
+        assert!(!s.holds(DATA).await);
+    });
+}
+
+#[test]
+fn what_recovery_does_not_read_goes_behind_a_flush() {
+    on_small(true, |s| async move {
+        let log = [10, 30].map(|block| made::JOURNAL + block);
+        for block in log {
+            s.write(block, &[1; 4096]).await;
+        }
+        s.journal(5).await;
+        s.flush().await;
+        s.journal(20).await;
+        s.cx.sleep(Ns::from_ms(10)).await;
+        assert!(s.holds(log[0]).await, "that recovery begins behind it may get lost");
+        s.flush().await;
+        assert!(!s.holds(log[0]).await && s.holds(log[1]).await);
+        s.journal(5).await;
+        s.write(log[0], &[2; 4096]).await;
+        s.flush().await;
+        assert!(s.holds(log[0]).await && !s.holds(log[1]).await, "the log went round");
+        assert!(s.holds(made::JOURNAL).await, "the superblock is none of the log");
+        // Unmounted.
+        s.journal(0).await;
+        s.flush().await;
+        assert!(!s.holds(log[0]).await && s.holds(made::JOURNAL).await);
+    });
+}
+
+/// A bitmap of zeros takes a page, and reads the same without it; it is not taken for lost then.
+#[test]
+fn bitmaps_of_zeros_go() {
+    on_small(false, |s| async move {
+        let at = made::blocks_at(1);
+        let mut block = [0; 4096];
+        s.write(at, &block).await;
+        s.cx.sleep(Ns::from_ms(10)).await;
+        assert_eq!(counted(&s.layer, "discarded_bitmap_sectors"), 1);
+        block[0] = 1;
+        s.write(at, &block).await;
+        s.cx.sleep(Ns::from_ms(10)).await;
+        assert!(s.holds(at).await);
+        assert_eq!(counted(&s.layer, "discarded_bitmap_sectors"), 1);
+    });
+}
+
+/// With `watch` nothing is discarded.
+#[test]
+fn who_watches_discards_nothing() {
+    let watch = Ghosts { watch: true, ..ALL };
+    on_layer(1, watch, fresh(), |layer, ram, cx| async move {
+        let kernel = Kernel::new(layer.clone());
+        kernel.set(IN_BLOCK, Inode::Freed);
+        kernel.sync(&cx).await;
+        layer.start(&cx, Io::flush()).await.expect("a flush");
+        cx.sleep(Ns::from_ms(10)).await;
+        assert!(read(&*ram, &cx, made::table_at(1)).await.iter().any(|byte| *byte != 0));
+        assert_eq!((counted(&layer, "discards"), counted(&layer, "file_systems")), (0, 1));
+        assert!(!layer.discards());
+    });
 }

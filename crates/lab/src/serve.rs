@@ -24,7 +24,7 @@ pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
 use flashlane_stack::LayerSpec;
-pub use flashlane_stack::kinds::idiscard;
+pub use flashlane_stack::kinds::{Ghosts, Wanted, idiscard};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;

@@ -9,7 +9,8 @@ use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
 use flashlane_ftl::meter::METER;
 use flashlane_ftl::pftl::{PFTL, PftlConfig};
 use flashlane_ftl::slc::{SLC, SlcConfig};
-use flashlane_idiscard::{IDISCARD, IdiscardKind};
+use flashlane_idiscard::IDISCARD;
+pub use flashlane_idiscard::{Ghosts, Wanted};
 
 /// Every kind. Filters stand on each other in this order, the first at the bottom.
 pub static KINDS: [&dyn Kind; 6] = [&PBLK, &QBLK, &PFTL, &SLC, &METER, &IDISCARD];
@@ -36,9 +37,9 @@ pub fn target_names() -> Vec<&'static str> {
     std::iter::once(RAW).chain(targets().map(|kind| kind.name())).collect()
 }
 
-/// A layer that discards dead inode blocks of ext4, and with `zeros` blocks of zeros in inode tables.
-pub fn idiscard(zeros: bool) -> LayerSpec {
-    LayerSpec::with(&IDISCARD, IdiscardKind::with(zeros))
+/// A layer that discards dead inode blocks of ext4, and what else is wanted.
+pub fn idiscard(ghosts: Ghosts) -> LayerSpec {
+    LayerSpec::with(&IDISCARD, ghosts.to_settings())
 }
 
 impl From<LogConfig> for LayerSpec {

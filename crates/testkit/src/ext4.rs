@@ -52,6 +52,11 @@ pub fn bitmap_at(group: usize) -> u64 {
     10 + group as u64
 }
 
+/// Block of a group's bitmap of blocks.
+pub fn blocks_at(group: usize) -> u64 {
+    12 + group as u64
+}
+
 /// A block of inodes.
 pub fn table_at(block: usize) -> u64 {
     20 + block as u64
@@ -62,6 +67,7 @@ pub fn descriptors() -> Vec<u8> {
     let mut block = vec![0; 4096];
     for group in 0..GROUPS {
         let table = table_at(group * TABLE_BLOCKS / GROUPS);
+        put(&mut block, 32 * group, &(blocks_at(group) as u32).to_le_bytes());
         put(&mut block, 32 * group + 4, &(bitmap_at(group) as u32).to_le_bytes());
         put(&mut block, 32 * group + 8, &(table as u32).to_le_bytes());
     }
@@ -73,6 +79,54 @@ pub fn bitmap(is_used: impl Fn(usize) -> bool) -> Vec<u8> {
     let mut block = vec![0xff; 4096];
     block[..PER_GROUP / 8].fill(0);
     (0..PER_GROUP).for_each(|i| block[i / 8] |= u8::from(is_used(i)) << (i % 8));
+    block
+}
+
+/// A group's bitmap of blocks, where these are used; the group has as many as it has bits, and no padding that
+/// says anything.
+pub fn blocks(group: usize, is_used: impl Fn(u64) -> bool) -> Vec<u8> {
+    let mut block = vec![0xff; 4096];
+    let per_group = BLOCKS / GROUPS as u64;
+    block[..per_group as usize / 8].fill(0);
+    for i in 0..per_group {
+        block[i as usize / 8] |= u8::from(is_used(group as u64 * per_group + i)) << (i % 8);
+    }
+    block
+}
+
+/// The journal's inode, its first block, and how many it has.
+pub const JOURNAL_INODE: usize = 7;
+pub const JOURNAL: u64 = 1000;
+pub const JOURNAL_BLOCKS: u32 = 64;
+
+/// Block 0 of a file system with a journal.
+pub fn superblock_with_journal(is_clean: bool) -> Vec<u8> {
+    let mut block = superblock(true, GROUPS);
+    let b = &mut block[1024..2048];
+    put(b, 0x5c, &0x4u32.to_le_bytes());
+    put(b, 0x60, &(0x2u32 | if is_clean { 0 } else { 0x4 }).to_le_bytes());
+    put(b, 0xe0, &(JOURNAL_INODE as u32 + 1).to_le_bytes());
+    block
+}
+
+/// The journal's inode in its block of a table.
+pub fn put_journal_inode(table: &mut [u8]) {
+    let inode = &mut table[JOURNAL_INODE * INODE..(JOURNAL_INODE + 1) * INODE];
+    put(inode, 0x0, &0x8180u16.to_le_bytes());
+    put(inode, 0x1a, &1u16.to_le_bytes());
+    put(inode, 0x20, &0x8_0000u32.to_le_bytes());
+    // A tree that is its root: one extent of four.
+    let words = [0xf30a_u16, 1, 4, 0, 0, 0, 0, 0, JOURNAL_BLOCKS as u16, 0, JOURNAL as u16, 0];
+    words.iter().enumerate().for_each(|(i, word)| put(inode, 0x28 + 2 * i, &word.to_le_bytes()));
+}
+
+/// The first block of the journal; recovery begins at this block of it, 0 if there is nothing to recover.
+pub fn journal(start: u32) -> Vec<u8> {
+    let mut block = vec![0; 4096];
+    let words = [0xc03b_3998, 4, 0, 4096, JOURNAL_BLOCKS, 1, 9, start];
+    words.iter().enumerate().for_each(|(i, word): (usize, &u32)| {
+        put(&mut block, 4 * i, &word.to_be_bytes());
+    });
     block
 }
 

@@ -1,7 +1,7 @@
 //! `flashlane serve`.
 
 use crate::Ending;
-use crate::args::{Ghosts, Record, Serve};
+use crate::args::{Record, Serve};
 use crate::output;
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
@@ -22,7 +22,7 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;
     let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
     let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
-    let filters = args.idiscard.map(|what| idiscard(what == Ghosts::Zeros));
+    let filters = args.idiscard.map(idiscard);
     let timing = !args.null_latency;
     let serving = Serving {
         on,

@@ -1,0 +1,215 @@
+//! What was found to be of no use, on its way to be discarded.
+//!
+//! Owns: the sectors of each kind between the write that said so and their discard, the requests that are under
+//! way meanwhile. Promises: a sector that somebody has written to since the write that decided about it
+//! began is in none of them; what has to be durable first waits for a flush that began behind it and went
+//! well. Never: knows file systems.
+
+use flashlane_base::{Runs, mutant};
+use flashlane_ext4::Found;
+use std::ops::Range;
+
+/// Runs that are kept at most of one kind; what is found beyond them is left where it is.
+const RUNS_MAX: usize = 1 << 20;
+
+/// Why sectors are discarded that hold no inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    Freed,
+    Passed,
+    ZeroBitmap,
+}
+
+impl Why {
+    pub(crate) const ALL: [Why; 3] = [Why::Freed, Why::Passed, Why::ZeroBitmap];
+}
+
+type Kinds = [Runs; Why::ALL.len()];
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    /// Free in a bitmap that may be followed by a newer one.
+    fresh: Runs,
+    /// To be discarded behind a flush.
+    written: Kinds,
+    /// To be discarded behind the flush that is under way.
+    flushing: Option<Kinds>,
+    ready: Kinds,
+    /// Requests under way; writes among them.
+    flight: Vec<(Range<u64>, bool)>,
+    /// Writes under way that may decide about sectors.
+    deciders: u32,
+    /// What was written at a time when one of them was under way.
+    recent: Runs,
+}
+
+impl Pending {
+    /// A request begins at these sectors. A write that `decides` says something about others when it
+    /// ends.
+    pub(crate) fn begin(&mut self, sectors: &Range<u64>, writes: bool, decides: bool) {
+        self.flight.push((sectors.clone(), writes));
+        if !writes {
+            return;
+        }
+        self.touched(sectors);
+        if decides {
+            self.begin_deciding();
+        }
+    }
+
+    /// What begins now may decide about sectors when it ends: what is written meanwhile is not discarded for it.
+    pub(crate) fn begin_deciding(&mut self) {
+        if self.deciders == 0 {
+            let writes = self.flight.iter().filter(|(_, writes)| *writes);
+            writes.for_each(|(sectors, _)| self.recent.insert(sectors.clone()));
+        }
+        self.deciders += 1;
+    }
+
+    /// It has ended.
+    pub(crate) fn end_deciding(&mut self) {
+        self.deciders -= 1;
+        if self.deciders == 0 {
+            self.recent.clear();
+        }
+    }
+
+    /// Somebody else has them from now on.
+    fn touched(&mut self, sectors: &Range<u64>) {
+        if mutant!("idiscard.written-since-ignored") {
+            return;
+        }
+        let stages = [&mut self.written, &mut self.ready].into_iter().chain(&mut self.flushing);
+        stages.flatten().for_each(|runs| runs.remove(sectors.clone()));
+        self.fresh.remove(sectors.clone());
+        if self.deciders > 0 {
+            self.recent.insert(sectors.clone());
+        }
+    }
+
+    /// A request has ended.
+    pub(crate) fn end(&mut self, sectors: &Range<u64>, writes: bool) {
+        let at = self.flight.iter().position(|(s, w)| s == sectors && *w == writes);
+        at.map(|at| self.flight.swap_remove(at));
+    }
+
+    /// The write that is ending has said so of a file system that begins at sector `first`.
+    pub(crate) fn found(&mut self, first: u64, found: Found) {
+        let at = |run: Range<u64>| run.start + first..run.end + first;
+        match found {
+            Found::Freed(run) => Pending::add(&mut self.fresh, at(run), &self.recent),
+            Found::Passed(run) => {
+                Pending::add(&mut self.written[Why::Passed as usize], at(run), &self.recent);
+            }
+            Found::ZeroBitmap(sector) => {
+                // It is the write itself that has said so.
+                let run = at(sector..sector + 1);
+                let ready = &mut self.ready[Why::ZeroBitmap as usize];
+                Pending::add(ready, run, &Runs::default());
+            }
+            Found::Taken(run) => self.forget(&at(run)),
+            Found::Settled => self.written[Why::Freed as usize].append(&mut self.fresh),
+        }
+    }
+
+    fn add(runs: &mut Runs, run: Range<u64>, but: &Runs) {
+        if runs.len() >= RUNS_MAX {
+            return;
+        }
+        runs.insert(run.clone());
+        if !mutant!("idiscard.written-beside-ignored") {
+            but.meeting(run).for_each(|other| runs.remove(other));
+        }
+    }
+
+    /// Something waits for a flush.
+    pub(crate) fn waits_for_flush(&self) -> bool {
+        self.flushing.is_none() && self.written.iter().any(|runs| !runs.is_empty())
+    }
+
+    /// A flush begins, which is the only one that is looked at until it ends.
+    pub(crate) fn begin_flush(&mut self) -> bool {
+        let begins = self.waits_for_flush();
+        if begins {
+            self.flushing = Some(std::mem::take(&mut self.written));
+        }
+        begins
+    }
+
+    /// It has ended.
+    pub(crate) fn end_flush(&mut self, good: bool) {
+        let Some(mut flushed) = self.flushing.take() else { return };
+        let to = if good { &mut self.ready } else { &mut self.written };
+        to.iter_mut().zip(&mut flushed).for_each(|(to, from)| to.append(from));
+    }
+
+    /// What is decided is done without a flush.
+    #[cfg_attr(not(debug_assertions), allow(dead_code))]
+    pub(crate) fn skip_flush(&mut self) {
+        let mut written = std::mem::take(&mut self.written);
+        self.ready.iter_mut().zip(&mut written).for_each(|(to, from)| to.append(from));
+    }
+
+    /// The next sectors that follow each other, `most` at most, at which no request is; they are not given
+    /// again.
+    pub(crate) fn take(&mut self, most: u64) -> Option<(Why, Range<u64>)> {
+        for why in Why::ALL {
+            let ready = &mut self.ready[why as usize];
+            let free = ready.iter().find_map(|run| {
+                let mut start = run.start;
+                loop {
+                    let end = run.end.min(start + most);
+                    let meets = |(other, _): &&(Range<u64>, bool)| {
+                        other.start < end
+                            && start < other.end
+                            && !mutant!("idiscard.flight-ignored")
+                    };
+                    match self
+                        .flight
+                        .iter()
+                        .filter(meets)
+                        .map(|(other, _)| other)
+                        .min_by_key(|o| o.start)
+                    {
+                        None => return Some(start..end),
+                        Some(other) if other.start > start => return Some(start..other.start),
+                        Some(other) if other.end < run.end => start = other.end,
+                        Some(_) => return None,
+                    }
+                }
+            });
+            if let Some(run) = free {
+                ready.remove(run.clone());
+                return Some((why, run));
+            }
+        }
+        None
+    }
+
+    /// Nothing is known of these sectors any more.
+    pub(crate) fn forget(&mut self, sectors: &Range<u64>) {
+        let stages = [&mut self.written, &mut self.ready].into_iter().chain(&mut self.flushing);
+        stages.flatten().for_each(|runs| runs.remove(sectors.clone()));
+        self.fresh.remove(sectors.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_discard_goes_round_requests() {
+        let mut pending = Pending::default();
+        (3..7).for_each(|sector| pending.found(100, Found::ZeroBitmap(sector)));
+        for (busy, runs) in [(104..105, vec![103..104, 105..107]), (100..107, Vec::new())] {
+            let mut pending = Pending { ready: pending.ready.clone(), ..Pending::default() };
+            pending.begin(&busy, false, false);
+            let taken: Vec<_> = std::iter::from_fn(|| pending.take(9)).collect();
+            assert_eq!(taken.into_iter().map(|(_, run)| run).collect::<Vec<_>>(), runs);
+            pending.end(&busy, false);
+            assert!(pending.take(1).is_some_and(|(why, run)| why == Why::ZeroBitmap && run.end - run.start == 1));
+        }
+    }
+}
