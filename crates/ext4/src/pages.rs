@@ -98,16 +98,16 @@ impl Holds {
     /// A clause for people.
     pub fn says(self) -> &'static str {
         match self {
-            Holds::Superblock => "superblocks, descriptors of groups, and their backups",
+            Holds::Superblock => "superblocks, descriptors, their backups",
             Holds::Bitmap => "bitmaps of blocks and of inodes",
-            Holds::ZeroBitmap => "bitmaps that are zeros, and read the same when discarded",
-            Holds::Inodes => "inodes of which one is used, or might be",
-            Holds::DeadInodes => "inodes of which none is used any more",
-            Holds::ZeroInodes => "inodes that are zeros, and read the same when discarded",
-            Holds::Journal => "the journal's superblock, and its log if that is to be replayed",
+            Holds::ZeroBitmap => "bitmaps of zeros",
+            Holds::Inodes => "an inode in it is used, or might be",
+            Holds::DeadInodes => "no inode in it is used any more",
+            Holds::ZeroInodes => "inodes never written, or discarded",
+            Holds::Journal => "its superblock, and what is to be replayed",
             Holds::DeadJournal => "the log of an empty journal",
             Holds::Directory => "directories",
-            Holds::Tree => "extent trees, indirect maps and extended attributes",
+            Holds::Tree => "extent trees, maps, extended attributes",
             Holds::Data => "regular files and other inodes",
             Holds::Unknown => "not free, and nothing says what for",
             Holds::Freed => "free",
