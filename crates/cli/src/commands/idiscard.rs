@@ -1,9 +1,10 @@
-//! `flashlane idiscard`: the blocks of an ext4 file system's inode tables in which nothing lives any more, and
-//! what all of its blocks hold.
+//! `flashlane idiscard`: the blocks of an ext4 file system's inode tables in which nothing lives
+//! any more, and what all of its blocks hold.
 //!
-//! Owns: the file or block device, the report. Promises: nothing is written without `--apply`; with it a
-//! dead block is discarded so that it reads as zeros, and nobody else who asks the kernel has the device
-//! meanwhile. Never: decides what is dead, or what a block is for (that does `flashlane_ext4`).
+//! Owns: the file or block device, the report. Promises: nothing is written without `--apply`; with
+//! it a dead block is discarded so that it reads as zeros, and nobody else who asks the kernel has
+//! the device meanwhile. Never: decides what is dead, or what a block is for (that does
+//! `flashlane_ext4`).
 
 use crate::Ending;
 use crate::args::Idiscard;
@@ -152,7 +153,8 @@ impl Holes<'_> {
         held
     }
 
-    /// Bytes from here on that are all held, or all not. A file system that can't tell holds everything.
+    /// Bytes from here on that are all held, or all not. A file system that can't tell holds
+    /// everything.
     fn look(&self, at: u64) -> (Range<u64>, bool) {
         let data = match seek(self.file, Seek::Data(at)) {
             Ok(data) => data,

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 type Kinds = BTreeMap<&'static str, BTreeSet<u64>>;
 
-/// Bytes of a block that the medium is said to hold. They differ, so that a sum of them tells which blocks
-/// it is of.
+/// Bytes of a block that the medium is said to hold. They differ, so that a sum of them tells which
+/// blocks it is of.
 fn weight(block: u64, size: u64) -> u64 {
     Rng::stream(block, "weight", 0).below(size + 1)
 }
@@ -220,6 +220,8 @@ fn fill(made: &Made, seed: u64) {
     for file in ["long", "far0", "d1"] {
         script += &format!("ea_set {file} user.x {}\n", "z".repeat(700));
     }
+    script += &files("make", 0..80);
+    script += &files("remove", 0..80);
     made.debugfs(&script);
 }
 
