@@ -220,8 +220,9 @@ fn fill(made: &Made, seed: u64) {
     for file in ["long", "far0", "d1"] {
         script += &format!("ea_set {file} user.x {}\n", "z".repeat(700));
     }
-    script += &files("make", 0..80);
-    script += &files("remove", 0..80);
+    // More than there are free inodes between those that are used.
+    script += &files("make", 0..400);
+    script += &files("remove", 0..400);
     made.debugfs(&script);
 }
 
