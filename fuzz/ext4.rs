@@ -1,7 +1,8 @@
 //! A file system of any bytes, read as `flashlane idiscard` does.
 
-use flashlane_ext4::{Journal, Superblock, Tables, Volume};
+use flashlane_ext4::{Census, Journal, Superblock, Tables, Volume};
 use std::io;
+use std::ops::Range;
 
 pub(crate) const NAMES: [&str; 1] = ["ext4"];
 
@@ -64,5 +65,18 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> Option<bool> {
         let all: u64 = journal.extents.iter().map(|extent| u64::from(extent.blocks)).sum();
         assert_eq!(log + 1, all);
     }
+    let mut census = Census::new(&volume, &sb);
+    let mut held = |bytes: Range<u64>| {
+        assert!(bytes.start < bytes.end && bytes.end <= sb.bytes(), "{bytes:?}");
+        bytes.end - bytes.start
+    };
+    for _ in 0..GROUPS_MAX {
+        if !census.group(&mut held) {
+            break;
+        }
+    }
+    let pages = census.pages();
+    assert_eq!(pages.unread, 0, "{:?}", pages.error);
+    assert!(pages.iter().all(|(_, s)| s.held == s.blocks * u64::from(sb.block_bytes)));
     Some(true)
 }

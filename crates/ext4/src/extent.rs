@@ -184,8 +184,8 @@ impl<V: Volume + ?Sized, S: Visit> Walk<'_, V, S> {
         Ok(Node::Read(bytes))
     }
 
-    /// A node of a tree, with its block and level below the root; there each is of one level less, and has
-    /// something in it. So no tree is larger than what comes out of it.
+    /// A node of a tree, with its block and level below the root; there each is of one level less,
+    /// and has something in it. So no tree is larger than what comes out of it.
     fn node(&mut self, bytes: &[u8], below: Option<(u64, u16)>) -> Result<bool, Ext4Error> {
         let (entries, max, depth) = (le16(bytes, 2), le16(bytes, 4), le16(bytes, 6));
         let room = (bytes.len() / 12).saturating_sub(1);

@@ -14,7 +14,8 @@ use flashlane_base::mutant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     pub number: u32,
-    /// Block of the bitmap of blocks; `None` where the descriptor's number is outside of the file system.
+    /// Block of the bitmap of blocks; `None` where the descriptor's number is outside of the file
+    /// system.
     pub block_bitmap: Option<u64>,
     /// No block of the group was ever given to a file; its bitmap of blocks isn't on the medium.
     pub blocks_uninit: bool,
@@ -126,7 +127,8 @@ impl Group {
         Ok(self.believed(bits, sb))
     }
 
-    /// The bits of its inodes by what its bitmap's block begins with; a doubt if they can't be right.
+    /// The bits of its inodes by what its bitmap's block begins with; a doubt if they can't be
+    /// right.
     pub(crate) fn believed(&self, mut bits: Vec<u8>, sb: &Superblock) -> Result<Vec<u8>, Doubt> {
         bits.resize(sb.inodes_per_group.div_ceil(8) as usize, 0);
         if self.inodes_uninit {
@@ -142,8 +144,8 @@ impl Group {
         is_sum(sb, bits, self.bitmap_sum)
     }
 
-    /// The descriptor has the checksum of these bits of blocks, or there are no checksums. Bits behind
-    /// those of the group have no part in it.
+    /// The descriptor has the checksum of these bits of blocks, or there are no checksums. Bits
+    /// behind those of the group have no part in it.
     pub fn is_block_sum_of(&self, bits: &[u8], sb: &Superblock) -> bool {
         let bytes = (sb.blocks_per_group / sb.cluster_blocks / 8) as usize;
         is_sum(sb, bits.get(..bytes).unwrap_or(bits), self.block_bitmap_sum)

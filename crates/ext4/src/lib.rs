@@ -1,17 +1,16 @@
 //! What lies where in an ext4 file system, from its bytes.
 //!
-//! Owns: the structures on the medium ("Data Structures and Algorithms", Documentation/filesystems/ext4
-//! of Linux) and what follows from them for a drive: which blocks of the inode tables hold dead inodes
-//! only ("iDiscard: Enhanced Discard() Scheme for Flash Storage Devices", section III). Promises: bytes
-//! from anywhere are read without a panic, and memory is bounded by a group's bitmap and a
-//! piece of its inode table; what does not
-//! fit together is an error or a doubt with its place, and in doubt nothing is dead. Never: writes; reads
-//! files.
+//! Owns: the structures on the medium ("Data Structures and Algorithms",
+//! Documentation/filesystems/ext4 of Linux) and what follows from them for a drive: which blocks of
+//! the inode tables hold dead inodes only ("iDiscard: Enhanced Discard() Scheme for Flash Storage
+//! Devices", section III). Promises: bytes from anywhere are read without a panic, and memory is
+//! bounded by a group's bitmap and a piece of its inode table; what does not fit together is an
+//! error or a doubt with its place, and in doubt nothing is dead. Never: writes; reads files.
 //!
-//! The way through it: [`Volume`] gives bytes, [`Superblock`] says where everything is, [`Group`] where the
-//! bitmap and the inodes of a block group are, [`Tables`] goes over all of them and says of each block of
-//! inodes what it is ([`Table`]). Beside them [`Journal`] says where the journal lies, and whether it is empty.
-//! [`Pages`] counts what all blocks of the file system hold.
+//! The way through it: [`Volume`] gives bytes, [`Superblock`] says where everything is, [`Group`]
+//! where the bitmap and the inodes of a block group are, [`Tables`] goes over all of them and says
+//! of each block of inodes what it is ([`Table`]). Beside them [`Journal`] says where the journal
+//! lies, and whether it is empty. [`Pages`] counts what all blocks of the file system hold.
 //! [`Shadow`] says the same of a file system in use, to who stands under it and sees each write.
 
 mod bytes;

@@ -1,25 +1,27 @@
 //! What the blocks of an ext4 file system hold, and how many of them nobody needs any more.
 //!
-//! Owns: the kinds of blocks, and the count of each. Promises: in a sound file system each block counts
-//! once, so that the sum of all kinds is the number of its blocks; what can't be right is unknown; a read
-//! that fails is counted, and the rest goes on; the same bytes give the same counts; memory is bounded by a
-//! group's bitmaps and a piece of its inode table. Where the bytes are hostile a block may count twice or
-//! not at all, but nothing panics, and the work is bounded by the sizes that the superblock tells. Never:
-//! writes; looks into the journal's log; looks at inodes whose bits are clear.
+//! Owns: the kinds of blocks, and the count of each. Promises: in a sound file system each block
+//! counts once, so that the sum of all kinds is the number of its blocks; what can't be right is
+//! unknown; a read that fails is counted, and the rest goes on; the same bytes give the same
+//! counts; memory is bounded by a group's bitmaps and a piece of its inode table. Where the bytes
+//! are hostile a block may count twice or not at all, but nothing panics, and the work is bounded
+//! by the sizes that the superblock tells. Never: writes; looks into the journal's log; looks at
+//! inodes whose bits are clear.
 //!
-//! **No map of all blocks.** A group's bitmap says which blocks are free. Inodes and descriptors say what
-//! the others are for, wherever these lie. What is left is unknown, which is a subtraction of sums.
+//! **No map of all blocks.** A group's bitmap says which blocks are free. Inodes and descriptors
+//! say what the others are for, wherever these lie. What is left is unknown, which is a subtraction
+//! of sums.
 //!
-//! **Blocks that inodes share.** Inodes with the same extended attributes have one block of them, which
-//! says how many they are. Each inode counts its share of the block.
+//! **Blocks that inodes share.** Inodes with the same extended attributes have one block of them,
+//! which says how many they are. Each inode counts its share of the block.
 //!
-//! **A bitmap that is not on the medium.** What it says follows from the place of the group's own metadata,
-//! as in the kernel (`ext4_init_block_bitmap`). Where the metadata of another group lies, `mke2fs` and the
-//! kernel have written the bitmap.
+//! **A bitmap that is not on the medium.** What it says follows from the place of the group's own
+//! metadata, as in the kernel (`ext4_init_block_bitmap`). Where the metadata of another group lies,
+//! `mke2fs` and the kernel have written the bitmap.
 //!
-//! **`bigalloc`.** A bit of the bitmap stands for a cluster of blocks. A file, a node of a tree and a block
-//! of attributes have all blocks of their clusters. Blocks that a cluster has beside a group's metadata
-//! are unknown.
+//! **`bigalloc`.** A bit of the bitmap stands for a cluster of blocks. A file, a node of a tree and
+//! a block of attributes have all blocks of their clusters. Blocks that a cluster has beside a
+//! group's metadata are unknown.
 
 use crate::bytes::{le16, le32};
 use crate::extent::{Visit, has_extents, is_inode_sum, walk};
@@ -30,8 +32,8 @@ use std::ops::Range;
 /// What a block of a file system is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holds {
-    /// A superblock, descriptors of groups, a backup of these, blocks into which the descriptors may grow,
-    /// the block before the first superblock, or that of multiple mount protection.
+    /// A superblock, descriptors of groups, a backup of these, blocks into which the descriptors
+    /// may grow, the block before the first superblock, or that of multiple mount protection.
     Superblock,
     /// A bitmap of blocks or of inodes.
     Bitmap,
@@ -98,16 +100,16 @@ impl Holds {
     /// A clause for people.
     pub fn says(self) -> &'static str {
         match self {
-            Holds::Superblock => "superblocks, descriptors of groups, and their backups",
+            Holds::Superblock => "superblocks, descriptors, their backups",
             Holds::Bitmap => "bitmaps of blocks and of inodes",
-            Holds::ZeroBitmap => "bitmaps that are zeros, and read the same when discarded",
-            Holds::Inodes => "inodes of which one is used, or might be",
-            Holds::DeadInodes => "inodes of which none is used any more",
-            Holds::ZeroInodes => "inodes that are zeros, and read the same when discarded",
-            Holds::Journal => "the journal's superblock, and its log if that is to be replayed",
+            Holds::ZeroBitmap => "bitmaps of zeros",
+            Holds::Inodes => "an inode in it is used, or might be",
+            Holds::DeadInodes => "no inode in it is used any more",
+            Holds::ZeroInodes => "inodes never written, or discarded",
+            Holds::Journal => "its superblock, and what is to be replayed",
             Holds::DeadJournal => "the log of an empty journal",
             Holds::Directory => "directories",
-            Holds::Tree => "extent trees, indirect maps and extended attributes",
+            Holds::Tree => "extent trees, maps, extended attributes",
             Holds::Data => "regular files and other inodes",
             Holds::Unknown => "not free, and nothing says what for",
             Holds::Freed => "free",
@@ -157,8 +159,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Counts the blocks of a whole file system. `held` says how many of these bytes of the file system
-    /// the medium holds.
+    /// Counts the blocks of a whole file system. `held` says how many of these bytes of the file
+    /// system the medium holds.
     pub fn count<V: Volume + ?Sized>(
         volume: &V,
         sb: &Superblock,
@@ -222,7 +224,8 @@ struct Sums<'a> {
     pages: Pages,
     /// Blocks, and bytes held, of attributes that inodes share, each by 2^64.
     shared: [u128; 2],
-    /// Blocks that inodes may still have: there are no more in the file system. This bounds the work.
+    /// Blocks that inodes may still have: there are no more in the file system. This bounds the
+    /// work.
     left: u64,
 }
 

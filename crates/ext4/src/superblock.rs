@@ -302,7 +302,8 @@ impl Superblock {
         first..self.blocks.min(first + u64::from(self.blocks_per_group))
     }
 
-    /// Blocks with which a group begins: a superblock, descriptors, and those into which these may grow.
+    /// Blocks with which a group begins: a superblock, descriptors, and those into which these may
+    /// grow.
     pub(crate) fn base_blocks(&self, group: u32) -> Range<u64> {
         let Range { start, end } = self.group_blocks(group);
         let per_block = self.block_bytes / self.descriptor_bytes;

@@ -173,8 +173,8 @@ impl<'a, V: Volume + ?Sized> Tables<'a, V> {
     }
 }
 
-/// Reads a group's inode table piece by piece. `each` gets the number of a piece's first block in the
-/// table, and the bytes, or why they can't be read; an error of its own ends it.
+/// Reads a group's inode table piece by piece. `each` gets the number of a piece's first block in
+/// the table, and the bytes, or why they can't be read; an error of its own ends it.
 pub(crate) fn pieces<V: Volume + ?Sized>(
     volume: &V,
     sb: &Superblock,

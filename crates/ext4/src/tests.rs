@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod pages;
+
 /// An image in a folder of its own.
 struct Made {
     _folder: tempfile::TempDir,

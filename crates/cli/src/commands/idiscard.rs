@@ -1,24 +1,32 @@
-//! `flashlane idiscard`: the blocks of an ext4 file system's inode tables in which nothing lives any more.
+//! `flashlane idiscard`: the blocks of an ext4 file system's inode tables in which nothing lives
+//! any more, and what all of its blocks hold.
 //!
-//! Owns: the file or block device, the report. Promises: nothing is written without `--apply`; with it a
-//! dead block is discarded so that it reads as zeros, and nobody else who asks the kernel has the device
-//! meanwhile. Never: decides what is dead (that does `flashlane_ext4`).
+//! Owns: the file or block device, the report. Promises: nothing is written without `--apply`; with
+//! it a dead block is discarded so that it reads as zeros, and nobody else who asks the kernel has
+//! the device meanwhile. Never: decides what is dead, or what a block is for (that does
+//! `flashlane_ext4`).
 
 use crate::Ending;
 use crate::args::Idiscard;
 use crate::output::Results;
 use crate::watch::Interrupt;
 use anyhow::{Context, Result, bail};
-use flashlane_ext4::{Doubt, Ext4Error, Extent, Journal, Run, Superblock, Table, Tables, Volume};
+use flashlane_ext4::{
+    Census, Doubt, Ext4Error, Extent, Journal, Pages, Run, Share, Superblock, Table, Tables, Volume,
+};
 use flashlane_files::Bytes;
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::image::MAGIC;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
+use rustix::fs::{
+    FallocateFlags, FlockOperation, OFlags, SeekFrom as Seek, fallocate, flock, seek,
+};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Seek as _, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -26,6 +34,7 @@ use std::path::Path;
 struct Medium {
     file: File,
     bytes: u64,
+    is_device: bool,
 }
 
 impl Volume for Medium {
@@ -70,7 +79,7 @@ impl Medium {
         }
         let bytes =
             file.seek(SeekFrom::End(0)).with_context(|| format!("cannot look at {name}"))?;
-        Ok(Medium { file, bytes })
+        Ok(Medium { file, bytes, is_device })
     }
 
     /// Blocks that read as zeros from now on.
@@ -119,6 +128,44 @@ impl Medium {
             }
             () => None,
         }
+    }
+}
+
+/// Which bytes a file holds: the others are holes, which read as zeros and take no room.
+struct Holes<'a> {
+    file: &'a File,
+    /// Bytes that were asked about last, and whether the file holds them.
+    known: (Range<u64>, bool),
+}
+
+impl Holes<'_> {
+    /// Bytes of these that the file holds.
+    fn held(&mut self, bytes: Range<u64>) -> u64 {
+        let (mut at, mut held) = (bytes.start, 0);
+        while at < bytes.end {
+            if !self.known.0.contains(&at) {
+                self.known = self.look(at);
+            }
+            let end = bytes.end.min(self.known.0.end);
+            held += if self.known.1 { end - at } else { 0 };
+            at = end;
+        }
+        held
+    }
+
+    /// Bytes from here on that are all held, or all not. A file system that can't tell holds
+    /// everything.
+    fn look(&self, at: u64) -> (Range<u64>, bool) {
+        let data = match seek(self.file, Seek::Data(at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return (at..u64::MAX, false),
+            Err(_) => return (at..u64::MAX, true),
+        };
+        if data > at {
+            return (at..data, false);
+        }
+        let hole = seek(self.file, Seek::Hole(at)).ok().filter(|hole| *hole > at);
+        (at..hole.unwrap_or(u64::MAX), true)
     }
 }
 
@@ -186,6 +233,9 @@ pub(crate) fn idiscard(args: &Idiscard) -> Result<Ending> {
     if found.discarded + found.zeros + found.log.discarded > 0 {
         medium.file.sync_all().with_context(|| format!("cannot sync {name}"))?;
     }
+    if !found.partial {
+        found.pages(&medium, &sb, &interrupt);
+    }
     // A table whose place is not known makes no run.
     let placeless = tables.counts.doubtful - found.doubts.values().sum::<u64>();
     if placeless > 0 {
@@ -207,6 +257,10 @@ struct Found {
     /// Blocks of zeros that were discarded.
     zeros: u64,
     log: Log,
+    /// What all blocks hold, after what was discarded; `None` if that was not counted to its end.
+    pages: Option<Pages>,
+    /// It is known which bytes the medium holds.
+    has_held: bool,
     /// Ended by Ctrl-C.
     partial: bool,
 }
@@ -253,6 +307,54 @@ impl Found {
             }
         }
         Ok(())
+    }
+
+    /// Counts what all blocks hold.
+    fn pages(&mut self, medium: &Medium, sb: &Superblock, interrupt: &Interrupt) {
+        let mut holes = Holes { file: &medium.file, known: (0..0, false) };
+        self.has_held = !medium.is_device;
+        let mut held = |bytes: Range<u64>| if medium.is_device { 0 } else { holes.held(bytes) };
+        let mut census = Census::new(medium, sb);
+        while census.group(&mut held) {
+            if interrupt.happened() {
+                self.partial = true;
+                return;
+            }
+        }
+        self.pages = Some(census.pages());
+    }
+
+    /// What all blocks hold, as a table: what the file system needs, and what it does not.
+    fn pages_to_text(&self, pages: &Pages, sb: &Superblock) -> String {
+        let size = u64::from(sb.block_bytes);
+        let mut text = format!("\n{:<24}{:>12}{:>14}", "what the blocks hold", "blocks", "bytes");
+        text += &if self.has_held { format!("{:>14}\n", "in the file") } else { "\n".into() };
+        let mut row = |name: &str, share: Share, says: &str| {
+            let bytes = Bytes::new(share.blocks * size).to_string();
+            let held = match self.has_held {
+                true => format!("{:>14}", Bytes::new(share.held).to_string()),
+                false => String::new(),
+            };
+            let row = format!("{name:<24}{:>12}{bytes:>14}{held}  {says}", share.blocks);
+            let _ = writeln!(text, "{}", row.trim_end());
+        };
+        let (all, ghosts) = (pages.all(), pages.ghosts());
+        let needed = Share { blocks: all.blocks - ghosts.blocks, held: all.held - ghosts.held };
+        for (are_ghosts, name, sum, says) in [
+            (false, "needed", needed, "the file system reads what they hold"),
+            (true, "ghosts", ghosts, "it needs nothing of what they hold"),
+        ] {
+            row(name, sum, says);
+            for (kind, share) in pages.iter() {
+                if kind.is_ghost() == are_ghosts && share.blocks > 0 {
+                    row(&format!("  {}", kind.name().replace('_', " ")), share, kind.says());
+                }
+            }
+        }
+        if let Some(error) = &pages.error {
+            let _ = writeln!(text, "{} reads failed, the first one: {error}", pages.unread);
+        }
+        text
     }
 
     fn to_text(&self, args: &Idiscard, sb: &Superblock) -> String {
@@ -305,7 +407,7 @@ impl Found {
         }
         text += "\n";
         if self.partial {
-            text += "interrupted: groups behind that were not looked at\n";
+            text += "interrupted: not all groups were looked at\n";
         }
         let dead = c.dead + if args.journal { log.dead } else { 0 };
         let gone = self.discarded + log.discarded;
@@ -320,7 +422,18 @@ impl Found {
         if log.dead > 0 && !args.journal {
             text += "the journal's stay: `--journal` is for these\n";
         }
+        if let Some(pages) = &self.pages {
+            text += &self.pages_to_text(pages, sb);
+        }
         text
+    }
+
+    fn pages_to_json(&self, pages: &Pages) -> serde_json::Map<String, Value> {
+        let kinds = pages.iter().map(|(kind, share)| {
+            let held = self.has_held.then_some(share.held);
+            (kind.name().to_owned(), json!({ "blocks": share.blocks, "held_bytes": held }))
+        });
+        kinds.collect()
     }
 
     fn to_json(&self, args: &Idiscard, sb: &Superblock) -> String {
@@ -360,6 +473,8 @@ impl Found {
                 "dead": self.log.dead,
                 "zeros": self.log.zeros,
             },
+            "pages": self.pages.as_ref().map(|pages| self.pages_to_json(pages)),
+            "pages_unread": self.pages.as_ref().map(|pages| pages.unread),
             "doubts": doubts,
             "dead": dead.collect::<Vec<_>>(),
             "applied": args.apply,

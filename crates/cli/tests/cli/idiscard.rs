@@ -2,7 +2,9 @@
 
 use crate::harness::{Here, here, says};
 use flashlane_testkit::skip;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn tool(h: &Here, name: &str, args: &[&str]) -> Option<String> {
@@ -95,6 +97,83 @@ fn an_empty_journal_is_discarded_where_that_is_wanted() {
     let json = h.run("idiscard disk.img --json -").good().json();
     assert_eq!((of(&json, "dead"), of(&json, "zeros")), (0, 4095));
     tool(&h, "e2fsck", &["-f", "-n", "disk.img"]).expect("it is sound");
+}
+
+/// Bytes of a file that are no holes.
+fn held_by(path: &Path) -> u64 {
+    let file = fs::File::open(path).expect("a file");
+    let (mut at, mut held) = (0, 0);
+    while let Ok(data) = seek(&file, SeekFrom::Data(at)) {
+        at = seek(&file, SeekFrom::Hole(data)).expect("there is one at the end");
+        held += at - data;
+    }
+    held
+}
+
+/// What each block is for, and what of it the file holds: a removed file's blocks until they are discarded.
+#[test]
+fn what_the_blocks_hold_is_counted_and_what_the_file_holds_of_it() {
+    let h = here();
+    fs::File::create(h.path("disk.img")).expect("a file");
+    // Blocks of a page, by which files have holes.
+    let options = "-q -F -t ext4 -b 4096 -N 512 -O ^has_journal disk.img 16M";
+    if tool(&h, "mke2fs", &options.split(' ').collect::<Vec<_>>()).is_none() {
+        skip("e2fsprogs", "mke2fs and debugfs are not here");
+        return;
+    }
+    let debugfs = |script: &str| {
+        fs::write(h.path("script"), script).expect("a script");
+        tool(&h, "debugfs", &["-w", "-f", "script", "disk.img"]).expect("it runs")
+    };
+    let pages = |options: &str| {
+        let json = h.run(&format!("idiscard disk.img {options} --json -")).good().json();
+        assert_eq!(json["pages_unread"], 0, "{json:#}");
+        let kinds = json["pages"].as_object().expect("kinds").clone();
+        let sum = |key: &str| -> u64 {
+            kinds.values().map(|kind| kind[key].as_u64().expect("a number")).sum()
+        };
+        assert_eq!(sum("blocks"), 4096, "{json:#}");
+        assert_eq!(sum("held_bytes"), held_by(&h.path("disk.img")), "{json:#}");
+        move |kind: &str| {
+            let of = |key: &str| kinds[kind][key].as_u64().expect("a number");
+            (of("blocks"), of("held_bytes"))
+        }
+    };
+    let empty = pages("");
+    fs::write(h.path("source"), [7; 40 * 4096]).expect("a file");
+    let source = h.path("source").display().to_string();
+    debugfs(&format!("write {source} stays\nwrite {source} goes\n"));
+    let both = pages("");
+    assert_eq!(both("data"), (80, 80 * 4096));
+    assert_eq!(both("freed"), (empty("freed").0 - 80, empty("freed").1));
+    let goes = debugfs("blocks goes\nrm goes\n");
+    let first = goes.lines().nth(1).and_then(|line| line.split_whitespace().next());
+    let first: u64 = first.and_then(|first| first.parse().ok()).expect("a block");
+    let one = pages("");
+    assert_eq!(one("data"), (40, 40 * 4096));
+    assert_eq!(one("freed"), (empty("freed").0 - 40, empty("freed").1 + 40 * 4096));
+    // Some of them are discarded.
+    let file = fs::OpenOptions::new().write(true).open(h.path("disk.img")).expect("a file");
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, flags, (first + 3) * 4096, 10 * 4096).expect("a hole");
+    let less = pages("");
+    assert_eq!(less("freed"), (one("freed").0, one("freed").1 - 10 * 4096));
+    assert_eq!(less("data"), one("data"));
+    let text = h.run("idiscard disk.img").good().out;
+    says(
+        &text,
+        &["what the blocks hold", "in the file", "ghosts", "it needs nothing of what they hold"],
+    );
+    let row = text.lines().find(|line| line.starts_with("  freed ")).expect("a row");
+    let words: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(words[1], less("freed").0.to_string(), "{row}");
+    assert_eq!(words[4], (less("freed").1 >> 10).to_string(), "{row}");
+    // What `--apply` discards is counted as what it is then.
+    let script: String = (0..60).map(|n| format!("symlink f{n} x\n")).collect();
+    debugfs(&(script + &(0..60).map(|n| format!("rm f{n}\n")).collect::<String>()));
+    let (dead, _) = pages("")("dead_inodes");
+    assert!(dead > 0);
+    assert_eq!(pages("--apply")("dead_inodes"), (0, 0));
 }
 
 #[test]
