@@ -55,6 +55,8 @@ pub enum Holds {
     Tree,
     /// What a regular file, a symbolic link or a reserved inode holds.
     Data,
+    /// A file's or a directory's, of a file system in use: its inodes are not looked at.
+    Files,
     /// It is not free, and nothing says what it is for; or nothing says whether it is free.
     Unknown,
     /// It is free.
@@ -62,7 +64,7 @@ pub enum Holds {
 }
 
 impl Holds {
-    pub const ALL: [Holds; 13] = [
+    pub const ALL: [Holds; 14] = [
         Holds::Superblock,
         Holds::Bitmap,
         Holds::Inodes,
@@ -70,6 +72,7 @@ impl Holds {
         Holds::Directory,
         Holds::Tree,
         Holds::Data,
+        Holds::Files,
         Holds::Unknown,
         Holds::ZeroBitmap,
         Holds::DeadInodes,
@@ -92,6 +95,7 @@ impl Holds {
             Holds::Directory => "directory",
             Holds::Tree => "tree",
             Holds::Data => "data",
+            Holds::Files => "files",
             Holds::Unknown => "unknown",
             Holds::Freed => "freed",
         }
@@ -111,6 +115,7 @@ impl Holds {
             Holds::Directory => "directories",
             Holds::Tree => "extent trees, maps, extended attributes",
             Holds::Data => "regular files and other inodes",
+            Holds::Files => "files and directories",
             Holds::Unknown => "not free, and nothing says what for",
             Holds::Freed => "free",
         }
@@ -137,12 +142,12 @@ pub struct Share {
 }
 
 impl Share {
-    fn add(&mut self, other: Share) {
+    pub(crate) fn add(&mut self, other: Share) {
         self.blocks = self.blocks.saturating_add(other.blocks);
         self.held = self.held.saturating_add(other.held);
     }
 
-    fn sub(&mut self, other: Share) {
+    pub(crate) fn sub(&mut self, other: Share) {
         self.blocks = self.blocks.saturating_sub(other.blocks);
         self.held = self.held.saturating_sub(other.held);
     }
@@ -169,6 +174,16 @@ impl Pages {
         let mut census = Census::new(volume, sb);
         while census.group(held) {}
         census.pages()
+    }
+
+    /// More blocks of a kind.
+    pub(crate) fn add(&mut self, kind: Holds, share: Share) {
+        self.kinds[kind as usize].add(share);
+    }
+
+    /// Takes in the counts of another file system.
+    pub fn append(&mut self, other: &Pages) {
+        other.iter().for_each(|(kind, share)| self.add(kind, share));
     }
 
     /// Blocks of a kind.

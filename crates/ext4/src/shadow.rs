@@ -21,6 +21,7 @@
 //! its own must be right, too. Whatever else lies there is in use.
 
 mod blocks;
+mod pages;
 
 pub use blocks::{Found, Wanted};
 
@@ -140,6 +141,8 @@ pub struct Shadow {
     /// First sectors of blocks of inodes that are dead, or were a moment ago.
     dead: BTreeSet<u64>,
     wanted: Wanted,
+    /// Sectors of bitmaps that are zeros.
+    zeros: BTreeSet<u64>,
     log: Option<blocks::Log>,
     /// What was found since somebody asked.
     found: Vec<Found>,
@@ -173,6 +176,7 @@ impl Shadow {
             piece_bytes,
             dead: BTreeSet::new(),
             wanted,
+            zeros: BTreeSet::new(),
             log: None,
             found: Vec::new(),
             moved: false,
@@ -388,9 +392,7 @@ impl Shadow {
     /// As [`Shadow::holds`]; where things lie is laid out anew by [`Shadow::settle`]. So many sectors of
     /// descriptors can be noted at once.
     pub fn note(&mut self, sector: u64, content: Content<'_>) {
-        if let Content::Written(bytes) = content {
-            self.bitmaps_are(sector, bytes);
-        }
+        self.bitmaps_are(sector, content);
         let (at, block_bytes) = (sector * SECTOR as u64, u64::from(self.sb.block_bytes));
         for from in (0..SECTOR).step_by(self.piece_bytes as usize) {
             let block = (at + from as u64) / block_bytes;

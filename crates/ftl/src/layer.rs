@@ -413,6 +413,22 @@ pub trait Layer: Send + Sync {
     fn counted(&self) -> Vec<Counted> {
         Vec::new()
     }
+    /// What the sectors that it holds are to the file system on it, by kind, in sectors; nothing where it does not
+    /// look at what it holds. It is a look at each sector: not for every moment.
+    fn pages(&self) -> Vec<Counted> {
+        Vec::new()
+    }
+    /// The same of a file system that nobody changes meanwhile: what is read tells more.
+    fn pages_read<'a>(&'a self, cx: &'a Cx) -> Later<'a, Vec<Counted>> {
+        let _ = cx;
+        Box::pin(std::future::ready(self.pages()))
+    }
+    /// Where on its part of the device the newest content of a logical sector lies; nothing where it does not
+    /// lie there, or the layer does not place sectors.
+    fn locate(&self, lba: u64) -> Option<Location> {
+        let _ = lba;
+        None
+    }
     /// The measured part of a run begins: largest values are of what comes now.
     fn measure(&self) {}
     /// What it has to say to people since it was asked last, in sentences.

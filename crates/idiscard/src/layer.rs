@@ -12,7 +12,7 @@ use crate::pending::Why;
 use crate::state::{HEAD, State, Task, volume_bytes};
 use crate::{Ghosts, IDISCARD};
 use flashlane_base::{Lba, mutant};
-use flashlane_ext4::{Content, Ext4Error, SECTOR, Superblock};
+use flashlane_ext4::{Content, Ext4Error, SECTOR, Shadow, Superblock};
 use flashlane_ftl::block::{
     BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors,
     SectorsMut, Started,
@@ -231,7 +231,21 @@ impl Idiscard {
         }
     }
 
-    async fn read(&self, cx: &Cx, sectors: Range<u64>) -> Result<Vec<u8>, BlockError> {
+    pub(crate) fn below(&self) -> &dyn BlockDev {
+        &*self.below
+    }
+
+    /// Each file system that is followed, with its first sector. Requests at metadata wait meanwhile.
+    pub(crate) fn each_shadow(&self, mut look: impl FnMut(u64, &Shadow)) {
+        let state = self.state.lock();
+        for volume in &state.volumes {
+            if let Some(shadow) = &volume.shadow {
+                look(volume.sectors.start, shadow);
+            }
+        }
+    }
+
+    pub(crate) async fn read(&self, cx: &Cx, sectors: Range<u64>) -> Result<Vec<u8>, BlockError> {
         let n = (sectors.end - sectors.start) as u32;
         let mut bytes = vec![0; n as usize * SECTOR];
         let payload = Payload::Read(SectorsMut::One(&mut bytes));
@@ -438,6 +452,14 @@ impl Layer for Idiscard {
             ("waits", counts.waits),
         ];
         numbers.map(|(name, value)| Counted { name, value }).to_vec()
+    }
+
+    fn pages(&self) -> Vec<Counted> {
+        self.count_pages()
+    }
+
+    fn pages_read<'a>(&'a self, cx: &'a Cx) -> Later<'a, Vec<Counted>> {
+        Box::pin(self.read_pages(cx))
     }
 
     fn said(&self) -> Vec<String> {

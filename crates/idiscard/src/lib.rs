@@ -10,6 +10,7 @@
 //! [`flashlane_ext4::Shadow`] what is dead.
 
 mod layer;
+mod pages;
 mod partitions;
 mod pending;
 mod state;

@@ -209,7 +209,11 @@ mod tests {
             let taken: Vec<_> = std::iter::from_fn(|| pending.take(9)).collect();
             assert_eq!(taken.into_iter().map(|(_, run)| run).collect::<Vec<_>>(), runs);
             pending.end(&busy, false);
-            assert!(pending.take(1).is_some_and(|(why, run)| why == Why::ZeroBitmap && run.end - run.start == 1));
+            assert!(
+                pending
+                    .take(1)
+                    .is_some_and(|(why, run)| why == Why::ZeroBitmap && run.end - run.start == 1)
+            );
         }
     }
 }

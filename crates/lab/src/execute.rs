@@ -144,6 +144,10 @@ pub struct RunOutcome {
     pub lines: Option<Lines>,
     /// What its layers have counted beside what all layers do: the layer's name, its numbers.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
+    /// What the sectors that it holds are to a file system at the end, where a layer says it.
+    pub pages: Vec<Counted>,
+    /// How many sectors' newest contents lie in which chunk at the end, by (PU, chunk); with `pages` only.
+    pub valid: BTreeMap<(u32, u32), u32>,
     /// How it was found on its drive, if it lives on one.
     pub mounted: Option<Mounted>,
     /// Broken rules in the whole run, preparation included.
@@ -545,6 +549,8 @@ fn measured_on(
         raw_sectors,
         lines: None,
         counted: Vec::new(),
+        pages: Vec::new(),
+        valid: BTreeMap::new(),
         mounted: None,
         violations: 0,
         uncorrectable: 0,
@@ -673,6 +679,10 @@ async fn steps(
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
     let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
     run.counted = stack.layers().counted();
+    run.pages = stack.layers().pages_read(cx).await;
+    if !run.pages.is_empty() {
+        run.valid = stack.valid_by_chunk();
+    }
     let stopped = stack.stop(cx).await;
     run.laws = stopped.laws;
     // What the end of the run found out counts as well.

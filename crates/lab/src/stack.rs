@@ -24,6 +24,7 @@ use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, 
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{Description, DeviceChoice, Layers, Make, Programmed, kinds, raise};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -134,6 +135,10 @@ impl Opened {
     }
 }
 
+/// Sectors up to which what they hold is looked at over time: some nanoseconds each, at every look.
+const PAGES_SECTORS_MAX: u64 = 1 << 22;
+/// Sectors up to which it is looked at where each of them lies, after a run.
+const VALID_SECTORS_MAX: u64 = 1 << 24;
 /// Sectors up to which the maps are walked after a run: some hundred bytes and 100 ns each.
 const WALK_SECTORS_MAX: u64 = 1 << 21;
 
@@ -327,7 +332,11 @@ impl Stack {
         let (me, watched) = (self.clone(), self.clone());
         let probe: Probe = Rc::new(move |now| {
             let layers = &watched.layers;
-            Sample::new(&watched.ssd.counters_at(now), layers.gauges(), layers.counted())
+            let pages =
+                if watched.raw_sectors > PAGES_SECTORS_MAX { Vec::new() } else { layers.pages() };
+            let sample =
+                Sample::new(&watched.ssd.counters_at(now), layers.gauges(), layers.counted());
+            Sample { pages, ..sample }
         });
         let layers = self.layers.clone();
         let begin: Rc<dyn Fn()> = Rc::new(move || {
@@ -354,6 +363,15 @@ impl Stack {
     /// The layers.
     pub fn layers(&self) -> &Layers {
         &self.layers
+    }
+
+    /// How many sectors' newest contents lie in which chunk of its part of the device; nothing where there are too
+    /// many to look at each.
+    pub fn valid_by_chunk(&self) -> BTreeMap<(u32, u32), u32> {
+        match self.raw_sectors > VALID_SECTORS_MAX {
+            true => BTreeMap::new(),
+            false => self.layers.valid_by_chunk(),
+        }
     }
 
     /// How the target's lines are divided; `None` where it says nothing of that.

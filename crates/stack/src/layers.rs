@@ -18,6 +18,7 @@ use flashlane_ocssd::device::CAUSES_MAX;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_rt::Cx;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Whether layers are new.
@@ -153,6 +154,39 @@ impl Layers {
     pub fn counted(&self) -> Vec<(&'static str, Vec<Counted>)> {
         let counted = self.all.iter().map(|layer| (layer.kind().name(), layer.counted()));
         counted.filter(|(_, numbers)| !numbers.is_empty()).collect()
+    }
+
+    /// What the sectors that the stack holds are to a file system ([`Layer::pages`]).
+    pub fn pages(&self) -> Vec<Counted> {
+        self.all
+            .iter()
+            .map(|layer| layer.pages())
+            .find(|pages| !pages.is_empty())
+            .unwrap_or_default()
+    }
+
+    /// The same, when nobody uses it ([`Layer::pages_read`]).
+    pub async fn pages_read(&self, cx: &Cx) -> Vec<Counted> {
+        for layer in &self.all {
+            let pages = layer.pages_read(cx).await;
+            if !pages.is_empty() {
+                return pages;
+            }
+        }
+        Vec::new()
+    }
+
+    /// How many sectors' newest contents lie in which chunk of the stack's part of the device, by (PU,
+    /// chunk).
+    pub fn valid_by_chunk(&self) -> BTreeMap<(u32, u32), u32> {
+        let mut valid = BTreeMap::new();
+        let target = self.target();
+        for lba in 0..self.block().info().capacity {
+            if let Some(at) = target.locate(lba) {
+                *valid.entry((at.pu, at.chunk)).or_default() += 1;
+            }
+        }
+        valid
     }
 
     /// What they have to say to people since they were asked last.

@@ -67,9 +67,9 @@ pub enum Found {
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     /// A bit for each block that is used.
-    bits: Box<[u8]>,
+    pub(super) bits: Box<[u8]>,
     /// Parts that nobody has seen.
-    missing: u16,
+    pub(super) missing: u16,
 }
 
 impl super::Known {
@@ -82,9 +82,9 @@ impl super::Known {
 /// The journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Log {
-    extents: Vec<Extent>,
+    pub(super) extents: Vec<Extent>,
     /// What its superblock said last.
-    head: Option<Head>,
+    pub(super) head: Option<Head>,
 }
 
 impl Log {
@@ -287,13 +287,23 @@ impl Shadow {
         self.found.extend(sectors.into_iter().map(Found::Passed));
     }
 
-    /// A sector of bitmaps was written: all of it is zeros.
-    pub(super) fn bitmaps_are(&mut self, sector: u64, bytes: &[u8]) {
+    /// A sector was written, maybe one of bitmaps.
+    pub(super) fn bitmaps_are(&mut self, sector: u64, content: Content<'_>) {
         let at = sector * SECTOR as u64 / u64::from(self.sb.block_bytes);
         let is_bitmap = |place: Place| matches!(place.what, What::Bitmap(_) | What::Blocks(_));
-        let is_zeros =
-            || bytes.iter().all(|byte| *byte == 0) || mutant!("ext4.any-bitmap-is-zeros");
-        if self.wanted.bitmaps && self.find(at).is_some_and(is_bitmap) && is_zeros() {
+        if !self.find(at).is_some_and(is_bitmap) {
+            return;
+        }
+        let Content::Written(bytes) = content else {
+            self.zeros.remove(&sector);
+            return;
+        };
+        if bytes.iter().any(|byte| *byte != 0) && !mutant!("ext4.any-bitmap-is-zeros") {
+            self.zeros.remove(&sector);
+            return;
+        }
+        self.zeros.insert(sector);
+        if self.wanted.bitmaps {
             self.found.push(Found::ZeroBitmap(sector));
         }
     }

@@ -4,6 +4,7 @@
 //! drive's FTL answers. Promises: the same for all kinds that stand on the kit. Never: on the way of
 //! a request.
 
+use super::map::Entry;
 use super::{CreateError, DriveConfig, DriveFtl, Dump, MountError, Recovery};
 use crate::block::BlockError;
 use crate::layer::{
@@ -11,6 +12,7 @@ use crate::layer::{
     Saved, Seam, Settings, Stop,
 };
 use crate::stats::{FtlStats, Gauges};
+use flashlane_base::Location;
 use flashlane_rt::Cx;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -129,6 +131,13 @@ impl Layer for DriveFtl {
 
     fn counted(&self) -> Vec<Counted> {
         self.controller.lock().counted()
+    }
+
+    fn locate(&self, lba: u64) -> Option<Location> {
+        match self.controller.lock().map.get(lba as u32) {
+            Entry::Media(at) => Some(self.layout.location(at)),
+            Entry::Unmapped | Entry::Slot(_) | Entry::Poisoned => None,
+        }
     }
 
     fn measure(&self) {

@@ -82,6 +82,23 @@ impl Map {
         };
     }
 
+    /// How many sectors from `lba` on, `most` at most, are all unmapped or all not, and which.
+    pub(super) fn alike(&self, lba: u64, most: u64) -> (u64, bool) {
+        let from = (self.entries.len() as u64).min(lba) as usize;
+        let rest = &self.entries[from..];
+        let rest = &rest[..(rest.len() as u64).min(most) as usize];
+        let Some(first) = rest.first().map(|entry| *entry != 0) else { return (0, false) };
+        // Without a branch per entry: most of a map is empty.
+        const STEP: usize = 256;
+        let same = |part: &&[u32]| match first {
+            true => part.iter().all(|entry| *entry != 0),
+            false => part.iter().fold(0, |any, entry| any | entry) == 0,
+        };
+        let whole = rest.chunks(STEP).take_while(same).map(<[u32]>::len).sum::<usize>();
+        let more = rest[whole..].iter().take_while(|e| (**e != 0) == first).count();
+        ((whole + more) as u64, first)
+    }
+
     /// Logical sectors.
     pub(super) fn capacity(&self) -> u32 {
         self.entries.len() as u32
@@ -160,6 +177,18 @@ mod tests {
             map.set(3, entry);
             assert_eq!(map.get(3), entry);
         }
+    }
+
+    #[test]
+    fn sectors_that_are_alike_are_counted_to_the_last() {
+        let mut map = Map::new(2000, 2000);
+        (700..1500).for_each(|lba| map.set(lba, Entry::Media(lba)));
+        assert_eq!(map.alike(0, 9999), (700, false));
+        assert_eq!(map.alike(699, 9999), (1, false));
+        assert_eq!(map.alike(700, 9999), (800, true));
+        assert_eq!(map.alike(900, 300), (300, true));
+        assert_eq!(map.alike(1500, 9999), (500, false));
+        assert_eq!(map.alike(2000, 1), (0, false));
     }
 
     #[test]

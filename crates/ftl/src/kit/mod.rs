@@ -486,8 +486,8 @@ impl BlockDev for DriveFtl {
     }
 
     fn extent(&self, lba: flashlane_base::Lba, most: u64) -> Extent {
-        let c = self.controller.lock();
-        Extent::of(&self.info, lba, most, |lba| c.map.get(lba as u32) != Entry::Unmapped)
+        let (sectors, holds) = self.controller.lock().map.alike(lba.get(), most);
+        Extent { sectors, holds }
     }
 }
 

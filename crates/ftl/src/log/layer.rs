@@ -4,6 +4,7 @@
 //! what to do, what a person may do to a target in use. Promises: settings that are written down
 //! are all there are. Never: on the way of a request.
 
+use super::map::Entry;
 use super::sysfs::ATTRIBUTES;
 use super::{
     ChannelChoice, CreateError, Drain, Drainers, HostFtl, LimiterKind, LineState, LogConfig,
@@ -424,6 +425,13 @@ impl Layer for HostFtl {
                 Stop::Quiet => self.quiesce(cx).await,
             }
         })
+    }
+
+    fn locate(&self, lba: u64) -> Option<Location> {
+        let Entry::Media(at) = self.map.get(lba) else { return None };
+        let (chunk, sector) = self.lines.chunk_of(at);
+        let per_pu = self.geometry().chunks_per_pu;
+        Some(Location { pu: chunk / per_pu, chunk: chunk % per_pu, sector })
     }
 
     fn walk(&self) -> Result<(), String> {

@@ -43,6 +43,10 @@ pub struct TimelineReport {
     /// there.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<&'static str, BTreeMap<&'static str, Vec<u64>>>,
+    /// What the sectors that the stack holds are to a file system at the end of each, by kind; only where a
+    /// layer says it, and what never occurred is not there.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pages: BTreeMap<&'static str, Vec<u64>>,
 }
 
 /// How often chunks of the target were erased, since the device was new.
@@ -136,11 +140,22 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
         }
     }
     layers.values_mut().for_each(|all| all.retain(|_, each| each.iter().any(|n| *n > 0)));
+    let mut pages = BTreeMap::<&str, Vec<u64>>::new();
+    // The file system may come to be followed in the midst of the run.
+    let names = ends.iter().flat_map(|s| &s.pages).map(|kind| kind.name);
+    let names: std::collections::BTreeSet<&'static str> = names.collect();
+    for name in names {
+        let of =
+            |s: &Rc<Sample>| s.pages.iter().find(|kind| kind.name == name).map_or(0, |k| k.value);
+        pages.insert(name, ends.iter().map(of).collect());
+    }
+    pages.retain(|_, each| each.iter().any(|n| *n > 0));
     let depths: Vec<(u64, u64)> = ends.iter().map_while(|s| s.gauges.ring_slots).collect();
     TimelineReport {
         ring_depth_slots: depths.iter().map(|(all, _)| *all).collect(),
         ring_depth_most_slots: depths.iter().map(|(_, most)| *most).collect(),
         layers,
+        pages,
         bucket_ns: t.width().as_ns(),
         programmed_sectors: differences(before.programmed_total(), &|b| b.state.programmed),
         host_written_sectors: differences(before.host_written, &|b| b.state.host_written),

@@ -85,6 +85,10 @@ pub struct RunReport {
     /// included.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub layers: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
+    /// What the sectors that the stack holds are to the file system on it at the end, by kind; only where a
+    /// layer follows one. `valid_chunks` have the newest content of one of them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pages: BTreeMap<&'static str, u64>,
     /// Broken rules of the medium, in the whole run.
     pub violations: u64,
     /// The first of them, in words.
@@ -482,6 +486,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         work: Shown::of(stats, "run"),
         care: Shown::of(*after, "care"),
         layers: layers(o),
+        pages: pages(o),
         violations: o.violations,
         violations_shown: o.violations_shown.iter().take(5).map(|v| v.to_string()).collect(),
         steady: m.steady.steady,
@@ -537,6 +542,14 @@ fn busy(o: &RunOutcome) -> BusyRatio {
 fn layers(o: &RunOutcome) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
     let numbers = |all: &[Counted]| all.iter().map(|c| (c.name, c.value)).collect();
     o.counted.iter().map(|(layer, all)| (*layer, numbers(all))).collect()
+}
+
+fn pages(o: &RunOutcome) -> BTreeMap<&'static str, u64> {
+    let mut pages: BTreeMap<_, _> = o.pages.iter().map(|kind| (kind.name, kind.value)).collect();
+    if !o.valid.is_empty() {
+        pages.insert("valid_chunks", o.valid.len() as u64);
+    }
+    pages
 }
 
 fn fill(o: &RunOutcome) -> FillLevel {

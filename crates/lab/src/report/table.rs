@@ -9,6 +9,7 @@ use crate::execute::Clock;
 use crate::histogram::LatencyNs;
 use crate::words::{aligned, aligned_left, grouped, mb_per_s, row, short};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
+use flashlane_ext4::Holds;
 use flashlane_ocssd::device::Cause;
 
 fn rate(bytes: u64, ns: u64) -> String {
@@ -275,6 +276,22 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
         let each: Vec<String> = each.collect();
         if !each.is_empty() {
             notes.push(format!("{name}: {layer}: {}", each.join(", ")));
+        }
+    }
+    if let Some(held) = r.pages.get("held_sectors") {
+        let ghosts = r.pages.get("ghost_sectors").copied().unwrap_or(0);
+        let of = |ghost: bool| {
+            let kinds = Holds::ALL.into_iter().filter(move |kind| kind.is_ghost() == ghost);
+            let each = kinds.filter_map(|kind| {
+                let n = r.pages.get(&*format!("{}_sectors", kind.name())).filter(|n| **n > 0)?;
+                Some(format!("{} {}", kind.name().replace('_', " "), grouped(*n)))
+            });
+            each.collect::<Vec<_>>().join(", ")
+        };
+        notes.push(format!("{name}: {} valid pages: {}", grouped(*held), of(false)));
+        if ghosts > 0 {
+            let kinds = of(true);
+            notes.push(format!("{name}: {} of them are ghost pages: {kinds}", grouped(ghosts)));
         }
     }
     let p = &r.programmed_sectors;

@@ -17,6 +17,7 @@
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
 //! every = "500ms"                  # a point for each such span of the run, on the axis `seconds`
+//! chunks = true                    # a point for each chunk with valid sectors at the end, on the axis `chunk`
 //! percentiles = true               # a point for each 5 percent and 99, on the axis `percent`: a journal's latencies
 //! [[recording]]                    # points: what `flashlane trace info` says of a trace, in the series "recording"
 //! axes = [{ name = "mode", values = ["ordered", "data"] }]
@@ -83,6 +84,8 @@ pub(super) enum Course {
     Every(Ns),
     /// A point for each 5 percent, and 99, of a journal's latencies.
     Percentiles,
+    /// A point for each chunk that holds valid sectors at the end.
+    Chunks,
 }
 
 /// Points of recorded traces.
@@ -516,16 +519,18 @@ fn grid(s: Section<'_>) -> Grid {
     let named = |name: &str| {
         set.iter().any(|change| matches!(change, Change::Written(set, _) if set.contains(name)))
     };
-    let course = match (s.parsed("every"), s.flag("percentiles").unwrap_or(false)) {
-        (None, false) => Course::Whole,
-        (None, true) => Course::Percentiles,
-        (Some(Ns::ZERO), _) => {
+    let flag = |key: &str| s.flag(key).unwrap_or(false);
+    let course = match (s.parsed("every"), flag("percentiles"), flag("chunks")) {
+        (None, false, false) => Course::Whole,
+        (None, true, false) => Course::Percentiles,
+        (None, false, true) => Course::Chunks,
+        (Some(Ns::ZERO), ..) => {
             s.complain("every", "`every` is a time above 0");
             Course::Whole
         }
-        (Some(every), false) => Course::Every(every),
-        (Some(_), true) => {
-            s.complain("every", "`every` and `percentiles`: give one");
+        (Some(every), false, false) => Course::Every(every),
+        _ => {
+            s.complain("every", "`every`, `percentiles` and `chunks`: give one");
             Course::Whole
         }
     };

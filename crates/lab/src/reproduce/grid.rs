@@ -91,6 +91,7 @@ fn run(part: &Part, way: &Way<'_>) -> Result<Option<Vec<Placed>>, ReproduceError
         Course::Whole => Ok(vec![(None, values(&outcome))]),
         Course::Every(span) => course(&outcome, span),
         Course::Percentiles => percentiles(&outcome),
+        Course::Chunks => Ok(chunks(&outcome)),
     };
     found.map(Some).map_err(|what| ReproduceError::Bad { figure: name, what })
 }
@@ -155,6 +156,20 @@ fn percentiles(outcome: &Outcome) -> Result<Vec<Placed>, String> {
     Ok((5..=95).step_by(5).chain([99]).map(placed).collect())
 }
 
+/// Valid sectors of each chunk that has some, the first ones of the device first.
+fn chunks(outcome: &Outcome) -> Vec<Placed> {
+    let runs = outcome.runs.iter();
+    let placed = runs.flat_map(|run| {
+        let per_pu = u64::from(run.geometry.chunks_per_pu);
+        run.valid.iter().map(move |((pu, chunk), valid)| {
+            let number = u64::from(*pu) * per_pu + u64::from(*chunk);
+            let values = Values::from([("valid_sectors".to_string(), f64::from(*valid))]);
+            (Some(("chunk".to_string(), number.to_string())), values)
+        })
+    });
+    placed.collect()
+}
+
 /// Every number that `run --csv` writes, and rates, latencies in microseconds, shares of the host's CPUs in percent.
 fn values(outcome: &Outcome) -> Values {
     let report = Report::of(outcome);
@@ -181,6 +196,11 @@ fn values(outcome: &Outcome) -> Values {
             values.insert(format!("{op}_mb_per_s"), rate);
             values.insert(format!("{op}_mib_per_s"), rate * 1e6 / f64::from(1 << 20));
         }
+        for (layer, numbers) in &run.layers {
+            let each = numbers.iter().map(|(name, n)| (format!("{layer}_{name}"), *n as f64));
+            values.extend(each);
+        }
+        values.extend(run.pages.iter().map(|(kind, n)| (format!("pages_{kind}"), *n as f64)));
         values.insert("runtime_s".into(), run.runtime_ns as f64 / 1e9);
         values.insert("cpu_idle_percent".into(), 100.0 * run.cpu.idle_ratio);
         media(outcome, &mut values);

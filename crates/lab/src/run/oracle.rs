@@ -410,7 +410,7 @@ impl Oracle {
             // Older ones can't be read any more; versions wrap, and a wrong one is out of any window.
             let old: Vec<u32> =
                 self.given.range((at, 0)..(at, low)).map(|((_, version), _)| *version).collect();
-            old.into_iter().for_each(|version| drop(self.given.remove(&(at, version))));
+            old.into_iter().for_each(|version| _ = self.given.remove(&(at, version)));
             let version = self.begin(at, true);
             self.given.insert((at, version), crc32c(sector));
         }

@@ -20,6 +20,8 @@ pub struct Sample {
     pub gauges: Gauges,
     /// What layers have counted that is theirs alone.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
+    /// What the sectors that the stack holds are to a file system, where a layer says it.
+    pub pages: Vec<Counted>,
 }
 
 impl Sample {
@@ -34,6 +36,7 @@ impl Sample {
             erases: medium.channel_erases.clone(),
             gauges,
             counted,
+            pages: Vec::new(),
         }
     }
 }

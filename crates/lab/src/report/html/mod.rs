@@ -5,13 +5,14 @@
 //! text alternative and a table; the same report gives the same bytes, whatever time it took.
 //! Never: computes a number.
 //!
-//! [`figures`], [`causes`], [`slc`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
+//! [`figures`], [`causes`], [`slc`], [`ghosts`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
 //! [`page`] the text around them.
 
 mod causes;
 mod charts;
 mod contention;
 mod figures;
+mod ghosts;
 mod page;
 mod parts;
 mod slc;
