@@ -814,6 +814,18 @@ What a format can't carry (flushes, bytes that are no whole sectors, latencies, 
 time) is an error without --lossy.
 OUT appears when it is complete; what was there stays until then.")]
     Convert(TraceConvert),
+    /// Add to a recording the discards that iDiscard would have sent
+    #[command(after_help = "\
+Examples:
+  flashlane serve my.img --target db --fuse-file disk --record db.parquet --record-content all
+  flashlane trace idiscard db.parquet with.parquet            and then, beside each other:
+  flashlane compare db.parquet with.parquet --device disksim --target pftl
+  flashlane trace idiscard db.parquet with.parquet --ghosts all
+  flashlane trace idiscard db.parquet db-meta.parquet --ghosts watch    no discards, contents of metadata only
+
+What is dead is told by what was written to the metadata of ext4, so the recording must have contents. OUT
+has those of metadata only, so that it can be replayed under iDiscard, and shows nothing of files.")]
+    Idiscard(TraceIdiscard),
     /// Record what a drive's target is asked, while it is in use (`serve`, `run --drive`)
     #[command(after_help = "\
 Examples:
@@ -1426,6 +1438,37 @@ pub(crate) struct TraceValidate {
     /// Device preset that it is to be replayed on
     #[arg(long, value_name = "PRESET")]
     pub(crate) device: Option<String>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TraceIdiscard {
+    /// Recording with contents
+    #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Where to, as Parquet; it appears when it is complete
+    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub(crate) out: PathBuf,
+    /// What is discarded beside blocks of dead inodes, with commas between: zeros, bitmaps, journal, freed, or
+    /// all; `watch`: nothing is
+    #[arg(long, value_name = "ALSO", value_parser = ghosts_of)]
+    pub(crate) ghosts: Option<Ghosts>,
+    /// Device of the recording, where it has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Contents that OUT has
+    #[arg(long, value_name = "WHICH", value_enum, default_value = "metadata")]
+    pub(crate) content: Contents,
+    #[command(flatten)]
+    pub(crate) json: AsJson,
+}
+
+/// Which contents a recording keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Contents {
+    /// Of the file system's metadata; what else a write has is zeros then
+    Metadata,
+    All,
+    None,
 }
 
 #[derive(ClapArgs)]

@@ -52,6 +52,8 @@ pub struct Idiscard {
     ghosts: Ghosts,
     /// A flush is looked at.
     awaits_flush: AtomicBool,
+    /// How often what is looked at has changed.
+    marks: AtomicU64,
     /// A bit per [`AREA`]: something in it is looked at.
     near: Box<[AtomicU64]>,
     state: Mutex<State>,
@@ -72,6 +74,7 @@ impl Idiscard {
             near: (0..words).map(|_| AtomicU64::new(0)).collect(),
             state: Mutex::new(State::new(info.capacity, ghosts)),
             awaits_flush: AtomicBool::new(false),
+            marks: AtomicU64::new(0),
             changed: Notify::new(),
             below,
             info,
@@ -101,8 +104,19 @@ impl Idiscard {
         })
     }
 
+    /// How often what is looked at has changed.
+    pub(crate) fn marks(&self) -> u64 {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Sectors that are looked at.
+    pub(crate) fn looked_at(&self) -> Vec<Range<u64>> {
+        self.state.lock().watched_runs()
+    }
+
     /// Everything that is looked at has its bit.
     fn mark(&self, state: &State) {
+        self.marks.fetch_add(1, Ordering::Relaxed);
         let mut words = vec![0u64; self.near.len()];
         for run in state.watched_runs().into_iter().filter(|run| !run.is_empty()) {
             for area in run.start / AREA..=(run.end - 1) / AREA {

@@ -13,6 +13,7 @@ mod layer;
 mod pages;
 mod partitions;
 mod pending;
+pub mod recording;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -120,14 +120,10 @@ impl Idiscard {
 
     /// By what lies there, which nobody changes meanwhile.
     pub(crate) async fn read_pages(&self, cx: &Cx) -> Vec<Counted> {
-        let mut volumes: Vec<(Range<u64>, Superblock)> = Vec::new();
-        self.each_shadow(|first, shadow| {
-            let sb = shadow.superblock().clone();
-            volumes.push((first..first + sb.bytes().div_ceil(SECTOR as u64), sb));
-        });
+        let volumes = self.followed();
         let (mut pages, held) = (Pages::default(), self.held());
         for (sectors, sb) in &volumes {
-            let Some(of) = self.census(cx, sectors, sb, &held).await else {
+            let Some((of, _)) = self.census(cx, sectors, sb, &held).await else {
                 return self.count_pages();
             };
             pages.append(&of);
@@ -135,14 +131,34 @@ impl Idiscard {
         if volumes.is_empty() { Vec::new() } else { counted(&pages, held.sum()) }
     }
 
-    /// `None` where that would read too much.
+    /// Sectors that say what the file systems hold, as they lie there now.
+    pub(crate) async fn census_reads(&self, cx: &Cx) -> Vec<u64> {
+        let mut all = Vec::new();
+        for (sectors, sb) in self.followed() {
+            let census = self.census(cx, &sectors, &sb, &Runs::default()).await;
+            all.extend(census.into_iter().flat_map(|(_, read)| read));
+        }
+        all
+    }
+
+    /// Which file systems are followed, and in which sectors they lie.
+    fn followed(&self) -> Vec<(Range<u64>, Superblock)> {
+        let mut all = Vec::new();
+        self.each_shadow(|first, shadow| {
+            let sb = shadow.superblock().clone();
+            all.push((first..first + sb.bytes().div_ceil(SECTOR as u64), sb));
+        });
+        all
+    }
+
+    /// What a file system holds, and the sectors that were read for it; `None` where there would be too many.
     async fn census(
         &self,
         cx: &Cx,
         sectors: &Range<u64>,
         sb: &Superblock,
         held: &Runs,
-    ) -> Option<Pages> {
+    ) -> Option<(Pages, Vec<u64>)> {
         let first = sectors.start;
         let bytes = (sectors.end - first) * SECTOR as u64;
         let mut cache = Cache { first, bytes, ..Cache::default() };
@@ -150,7 +166,8 @@ impl Idiscard {
             let pages = Pages::count(&cache, sb, &mut |bytes| held_of(held, first, bytes));
             let missing = std::mem::take(&mut *cache.missing.borrow_mut());
             if missing.is_empty() {
-                return Some(pages);
+                let read = cache.sectors.into_keys().map(|sector| first + sector);
+                return Some((pages, read.collect()));
             }
             if cache.sectors.len() + missing.len() > READ_MAX {
                 return None;

@@ -566,14 +566,14 @@ impl State {
 
     /// Nothing is discarded any more.
     pub(crate) fn end_all(&mut self) {
-        let Counts { discards, discarded_sectors, .. } = self.counts;
-        if discards > 0 {
-            self.say(
-                0,
-                format!(
-                    "{discarded_sectors} sectors of dead inodes discarded, in {discards} requests"
-                ),
-            );
+        let Counts { discards, discarded_sectors, others, .. } = self.counts;
+        let named = ["free blocks", "the journal's log", "bitmaps of zeros"];
+        let each = std::iter::once((discarded_sectors, "dead inodes"));
+        let each = each.chain(others.into_iter().zip(named)).filter(|(n, _)| *n > 0);
+        let each: Vec<String> = each.map(|(n, what)| format!("{n} of {what}")).collect();
+        if !each.is_empty() {
+            let all = each.join(", ");
+            self.say(0, format!("sectors discarded: {all}, in {discards} requests"));
         }
         self.ended = true;
     }

@@ -1,10 +1,14 @@
 //! `flashlane trace info`, `validate`, `convert` and `record`.
 
 use crate::Ending;
-use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceRecord, TraceValidate};
+use crate::args::{
+    Contents, HowRead, Trace, TraceConvert, TraceIdiscard, TraceInfo, TraceRecord, TraceValidate,
+};
 use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
+use flashlane_files::Bytes;
+use flashlane_idiscard::recording::{AddError, Adding, Keeps, add_discards};
 use flashlane_lab::control::{Ask, path_of};
 use flashlane_lab::fits::fits_preset;
 use flashlane_lab::report::plane;
@@ -13,8 +17,9 @@ use flashlane_lab::trace::info::Info;
 use flashlane_lab::trace::journals::Journals;
 use flashlane_lab::trace::scan::{Scan, scan_kept, scan_watched};
 use flashlane_lab::trace::truth::Truth;
-use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
+use flashlane_lab::trace::{ConvertError, Format, Reading, TraceError, TraceSource};
 use flashlane_lab::verbs::ask;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,6 +32,7 @@ pub(crate) fn trace(command: &Trace) -> Result<Ending> {
         Trace::Info(args) => info(args, &interrupt),
         Trace::Validate(args) => validate(args, &interrupt),
         Trace::Convert(args) => to_format(args, &interrupt),
+        Trace::Idiscard(args) => with_discards(args, &interrupt),
         Trace::Record(args) => record(args, &interrupt),
     };
     match done {
@@ -40,8 +46,9 @@ pub(crate) fn trace(command: &Trace) -> Result<Ending> {
 
 fn is_interrupt(error: &anyhow::Error) -> bool {
     let read = matches!(error.downcast_ref(), Some(TraceError::Interrupted { .. }));
-    let convert = error.downcast_ref();
-    read || matches!(convert, Some(ConvertError::Trace(TraceError::Interrupted { .. })))
+    let (convert, added) = (error.downcast_ref(), error.downcast_ref());
+    let added = matches!(added, Some(AddError::Trace(TraceError::Interrupted { .. })));
+    read || added || matches!(convert, Some(ConvertError::Trace(TraceError::Interrupted { .. })))
 }
 
 fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
@@ -112,6 +119,51 @@ fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
         results.tried(output::print(&text));
     }
     results.end(Ending::Good)
+}
+
+fn with_discards(args: &TraceIdiscard, interrupt: &Interrupt) -> Result<Ending> {
+    let wanted = output::given(&[("OUT", Some(&args.out)), ("--json", args.json.json.as_ref())]);
+    output::all_apart(&wanted)?;
+    let inputs = std::slice::from_ref(&args.file);
+    output::keep_inputs(inputs, &wanted)?;
+    check_name(&args.out, Format::Parquet)?;
+    let (json, out) = (args.json.open(inputs)?, Sink::open(Some(&args.out))?);
+    let watch = Terminal::new(interrupt, &args.file.display().to_string());
+    let source = TraceSource::File(args.file.clone());
+    let scan = scan_watched(&source, &Reading::default(), &watch)?;
+    let keeps = match args.content {
+        Contents::Metadata => Keeps::Metadata,
+        Contents::All => Keeps::All,
+        Contents::None => Keeps::None,
+    };
+    let ghosts = args.ghosts.unwrap_or_default();
+    let what = Adding { ghosts, device: args.device.as_deref(), keeps };
+    let (out, added) = add_discards(&scan, &what, &watch, || Ok(out))?;
+    out.commit()?;
+    let counted: serde_json::Map<String, Value> =
+        added.counted.iter().map(|c| (c.name.to_string(), c.value.into())).collect();
+    let result = json!({
+        "requests": added.records,
+        "discards_added": added.discards,
+        "discarded_sectors_added": added.sectors,
+        "flushes_added": added.flushes,
+        "writes_with_content": added.contents,
+        "idiscard": counted,
+        "said": added.said,
+    });
+    let name = args.out.display();
+    let mut text = format!(
+        "{name}: {} requests as they were, {} discards of {} added",
+        added.records,
+        added.discards,
+        Bytes::new(added.sectors * 4096),
+    );
+    if added.flushes > 0 {
+        text += &format!(", and {} flushes", added.flushes);
+    }
+    text += &format!("; {} writes have their content\n", added.contents);
+    added.said.iter().for_each(|line| text += &format!("  {line}\n"));
+    Results::of(json, &format!("{result:#}\n"), &text).end(Ending::Good)
 }
 
 fn record(args: &TraceRecord, interrupt: &Interrupt) -> Result<Ending> {
