@@ -256,6 +256,11 @@ fn overview(seen: &Seen<'_>) -> Vec<Line<'static>> {
         ),
     ));
     lines.push(row("wear", wear(drive)));
+    if let (Some(held), Some(ghosts)) = (s.pages.get("held_sectors"), s.pages.get("ghost_sectors"))
+    {
+        lines.push(row("pages", format!("{held} valid, {ghosts} of them ghost pages")));
+    }
+    lines.extend(s.layers.iter().map(|(layer, numbers)| row(layer, listed(numbers))));
     let failed = |name: &str| s.stat(name);
     let (program, erase) = (failed("program_failures"), failed("erase_failures"));
     let uncorrectable = drive.medium.counters.get("uncorrectable").copied().unwrap_or(0);

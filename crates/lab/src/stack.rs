@@ -221,7 +221,7 @@ impl Stack {
             live.note(name, format!("a kept knob: {refused}"));
         }
         stack.tap.time();
-        live.set_mounted(name, layer.clone(), stack.tap.clone());
+        live.set_mounted(name, stack.layers.clone(), stack.tap.clone());
         let recovery = layer.recovered();
         let time = cx.now() - began;
         let first = info.chunks.map_or(0, |(first, _)| first);

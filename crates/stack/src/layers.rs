@@ -189,6 +189,14 @@ impl Layers {
         valid
     }
 
+    /// What each layer above the target has counted ([`Layer::counted`]): its name, its numbers.
+    pub fn counted_above(&self) -> Vec<(&'static str, Vec<Counted>)> {
+        self.counted()
+            .into_iter()
+            .filter(|(name, _)| *name != self.target().kind().name())
+            .collect()
+    }
+
     /// What they have to say to people since they were asked last.
     pub fn said(&self) -> Vec<String> {
         let of = |layer: &Arc<dyn Layer>| {

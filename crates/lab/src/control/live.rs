@@ -16,6 +16,7 @@ use crate::verbs::{VerbError, answer, recorded};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
 use flashlane_rt::{Cx, Idle, Opened, Port};
+use flashlane_stack::Layers;
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,8 +35,8 @@ pub(crate) struct Live {
 /// A target in use.
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// Its layer and its top, while it is mounted.
-    mounted: Option<(Arc<dyn Layer>, Arc<Tap>)>,
+    /// Its layers and its top, while it is mounted.
+    mounted: Option<(Layers, Arc<Tap>)>,
     /// What did not go as asked for.
     notes: Vec<String>,
     /// A knob was turned back against its owner.
@@ -44,7 +45,12 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn layer(&self) -> Option<&Arc<dyn Layer>> {
-        self.mounted.as_ref().map(|(layer, _)| layer)
+        self.layers().map(Layers::target)
+    }
+
+    /// All that stands on its PUs.
+    pub(crate) fn layers(&self) -> Option<&Layers> {
+        self.mounted.as_ref().map(|(layers, _)| layers)
     }
 
     pub(crate) fn tap(&self) -> Option<&Arc<Tap>> {
@@ -104,9 +110,9 @@ impl Live {
     }
 
     /// It is mounted.
-    pub(crate) fn set_mounted(&self, name: &str, layer: Arc<dyn Layer>, tap: Arc<Tap>) {
+    pub(crate) fn set_mounted(&self, name: &str, layers: Layers, tap: Arc<Tap>) {
         if let Some(mut target) = self.target_mut(name) {
-            target.mounted = Some((layer, tap));
+            target.mounted = Some((layers, tap));
         }
     }
 
@@ -164,6 +170,11 @@ impl Live {
     /// The layer of a target in use, once it is mounted.
     pub(crate) fn layer(&self, name: &str) -> Option<Arc<dyn Layer>> {
         self.target(name)?.layer().cloned()
+    }
+
+    /// All that stands on its PUs, once it is mounted.
+    pub(crate) fn layers(&self, name: &str) -> Option<Layers> {
+        self.target(name)?.layers().cloned()
     }
 
     /// Notes something about a target that did not go as asked for.

@@ -230,6 +230,16 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<InUse<'_>>) -> (String, 
             json["capacity_bytes"] = json!(bytes);
             json["stopped_cleanly"] = json!(clean);
             json[kind.folder()] = Value::Object(sysfs);
+            if let Some(layers) = used.and_then(|used| used.live.layers(&t.name)) {
+                for (layer, counted) in layers.counted_above() {
+                    let numbers: Map<String, Value> =
+                        counted.iter().map(|c| (c.name.to_string(), c.value.into())).collect();
+                    let some = counted.iter().filter(|c| c.value > 0);
+                    let said = some.map(|c| format!("{}:{}", c.name, c.value));
+                    text += &line(layer, &said.collect::<Vec<_>>().join(" "));
+                    json["layers"][layer] = Value::Object(numbers);
+                }
+            }
             if let Some(waits) = running.and_then(|(layer, now)| layer.contention(now)) {
                 let waited = ContentionReport::of(&waits);
                 text += &contention_text(&waited);

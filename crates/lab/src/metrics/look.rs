@@ -10,11 +10,14 @@ use crate::lnvm::Drive;
 use flashlane_base::counters::Counters;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::contention::{Contention, LOCKS};
-use flashlane_ftl::layer::{Knob, Layer};
+use flashlane_ftl::layer::{Counted, Knob, Layer};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::{Cause, CellMode, ChunkState};
 use flashlane_ocssd::{Device, Ssd};
 use std::sync::Arc;
+
+/// Sectors up to which what they hold is looked at, 64 GiB: some milliseconds.
+const PAGES_SECTORS_MAX: u64 = 1 << 24;
 
 fn numbers(of: &impl Counters) -> Numbers {
     let named = std::iter::zip(schema(of), of.numbers());
@@ -23,6 +26,10 @@ fn numbers(of: &impl Counters) -> Numbers {
 
 fn schema<C: Counters>(_: &C) -> &'static [flashlane_base::counters::Counter] {
     C::SCHEMA
+}
+
+fn named(counted: Vec<Counted>) -> Numbers {
+    counted.into_iter().map(|c| (c.name.to_string(), c.value)).collect()
 }
 
 /// Sectors by the names of causes.
@@ -47,8 +54,13 @@ pub(crate) fn look(drive: &Drive, targets: &[Target], now: Ns) -> Snapshot {
 
 fn target_at(target: &Target, now: Ns) -> TargetSnapshot {
     let mut to = TargetSnapshot { name: target.name.clone(), ..TargetSnapshot::default() };
-    if let Some(layer) = target.layer() {
-        add_layer(&mut to, layer, now);
+    if let Some(layers) = target.layers() {
+        add_layer(&mut to, layers.target(), now);
+        let above = layers.counted_above().into_iter();
+        to.layers = above.map(|(name, counted)| (name.into(), named(counted))).collect();
+        if layers.block().info().capacity <= PAGES_SECTORS_MAX {
+            to.pages = named(layers.pages());
+        }
     }
     to.requests = target.tap().map_or_else(Vec::new, |tap| tap.requests());
     to
@@ -59,7 +71,7 @@ fn add_layer(to: &mut TargetSnapshot, layer: &Arc<dyn Layer>, now: Ns) {
     to.capacity_bytes = layer.clone().above().block().info().capacity * SECTOR_BYTES as u64;
     to.read_only = layer.read_only().map(str::to_string);
     to.lines = layer.line_states().into_iter().collect();
-    to.counted = layer.counted().into_iter().map(|c| (c.name.to_string(), c.value)).collect();
+    to.counted = named(layer.counted());
     if let Some(stats) = layer.stats() {
         add_stats(to, &stats);
     }

@@ -65,6 +65,11 @@ pub struct TargetSnapshot {
     pub exchanges: Numbers,
     /// What the layer counts beside what all do.
     pub counted: Numbers,
+    /// What layers count that stand on it, by their names.
+    pub layers: BTreeMap<String, Numbers>,
+    /// What the sectors that the target holds are to the file system on it, where a layer follows one; nothing on
+    /// large drives.
+    pub pages: Numbers,
     pub room: Room,
     /// Lines by state.
     pub lines: Numbers,

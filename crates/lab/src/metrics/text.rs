@@ -256,6 +256,19 @@ fn of_target(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {
     }
     let family = ("flashlane_counted", "untyped", "What only this type of target counts.");
     page.each(family, target, "name", as_they_are(&s.counted));
+    let of = |(layer, numbers): (&String, &Numbers)| {
+        let layer = layer.clone();
+        let each = numbers.iter();
+        each.map(move |(name, n)| (format!("{layer}_{name}"), n.to_string())).collect::<Vec<_>>()
+    };
+    let family = ("flashlane_layer", "untyped", "What a layer counts that stands on the target.");
+    page.each(family, target, "name", s.layers.iter().flat_map(of));
+    let help = "Sectors that the target holds, by what they are to the file system on it.";
+    let rows = s
+        .pages
+        .iter()
+        .map(|(kind, n)| (kind.trim_end_matches("_sectors").to_string(), n.to_string()));
+    page.each(("flashlane_page_sectors", "gauge", help), target, "holds", rows);
     queues(page, s, target);
     waits(page, s, target);
     page.counters("exchange_", Exchanges::SCHEMA, &s.exchanges, target);
