@@ -1455,6 +1455,12 @@ pub(crate) struct TraceIdiscard {
     /// Device of the recording, where it has several
     #[arg(long, value_name = "NAME")]
     pub(crate) device: Option<String>,
+    /// OUT begins with this time of IN; what came before is played all the same
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time_of)]
+    pub(crate) from: Ns,
+    /// OUT ends before this time of IN
+    #[arg(long, value_name = "TIME", value_parser = time_of)]
+    pub(crate) until: Option<Ns>,
     /// Contents that OUT has
     #[arg(long, value_name = "WHICH", value_enum, default_value = "metadata")]
     pub(crate) content: Contents,

@@ -47,13 +47,15 @@ pub enum Keeps {
 }
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Adding<'a> {
     /// What is discarded.
     pub ghosts: Ghosts,
     /// Device of the recording; the only one without it.
     pub device: Option<&'a str>,
     pub keeps: Keeps,
+    /// Which times of the recording the new one has; all of it is played.
+    pub times: Range<u64>,
 }
 
 /// What was done.
@@ -132,6 +134,7 @@ pub fn add_discards<W: Write + Send>(
         )
         .map_err(AddError::Write)?,
         keeps: what.keeps,
+        times: what.times.clone(),
         metadata: found.metadata,
         added: Added { counted: found.counted, said: found.said, ..Added::default() },
     };
@@ -163,12 +166,16 @@ fn watch(scan: &Scan, stage: &str, done: u64, monitor: &dyn Progress) -> Result<
 struct Out<W: Write + Send> {
     writer: Writer<W>,
     keeps: Keeps,
+    times: Range<u64>,
     metadata: Runs,
     added: Added,
 }
 
 impl<W: Write + Send> Out<W> {
     fn record(&mut self, record: TraceRecord, content: Option<Bytes>) -> Result<(), AddError> {
+        if !self.times.contains(&record.ts_ns) {
+            return Ok(());
+        }
         let content = content.and_then(|content| self.kept(record.offset_bytes, content));
         self.added.records += 1;
         self.added.contents += u64::from(content.is_some());
@@ -197,6 +204,9 @@ impl<W: Write + Send> Out<W> {
     }
 
     fn sent(&mut self, one: &TraceRecord) -> Result<(), AddError> {
+        if !self.times.contains(&one.ts_ns) {
+            return Ok(());
+        }
         match one.op {
             TraceOp::Flush => self.added.flushes += 1,
             _ => {

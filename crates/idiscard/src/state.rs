@@ -482,7 +482,8 @@ impl State {
             return;
         };
         let Some(shadow) = &mut volume.shadow else { return };
-        volume.is_complete = true;
+        // Of one that was not unmounted a bitmap may be older than its checksum: it is read again.
+        volume.is_complete = shadow.is_clean();
         shadow.doubt_bitmaps();
         match shadow.is_clean() {
             true => {

@@ -619,3 +619,15 @@ fn who_watches_discards_nothing() {
         assert!(!layer.discards());
     });
 }
+
+/// The kernel writes what is left behind the superblock that says that it was unmounted.
+#[test]
+fn a_bitmap_that_comes_behind_the_unmount_frees() {
+    on_small(true, |s| async move {
+        s.journal(5).await;
+        s.write(0, &made::superblock_with_journal(true)).await;
+        s.bits(false).await;
+        s.flush().await;
+        assert!(!s.holds(DATA).await);
+    });
+}

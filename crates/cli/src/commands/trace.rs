@@ -137,7 +137,8 @@ fn with_discards(args: &TraceIdiscard, interrupt: &Interrupt) -> Result<Ending> 
         Contents::None => Keeps::None,
     };
     let ghosts = args.ghosts.unwrap_or_default();
-    let what = Adding { ghosts, device: args.device.as_deref(), keeps };
+    let times = args.from.as_ns()..args.until.map_or(u64::MAX, |until| until.as_ns());
+    let what = Adding { ghosts, device: args.device.as_deref(), keeps, times };
     let (out, added) = add_discards(&scan, &what, &watch, || Ok(out))?;
     out.commit()?;
     let counted: serde_json::Map<String, Value> =

@@ -180,7 +180,9 @@ impl Shadow {
         // Where errors were found a bitmap may be wrong.
         if self.wanted.freed && !self.sb.has_errors {
             self.find_freed(group, Some((mine, &old)));
-            if !self.sb.has(Feature::HAS_JOURNAL) || mutant!("ext4.replay-is-trusted") {
+            // The kernel writes the last of them behind the superblock that says that it was unmounted.
+            let no_replay = !self.sb.has(Feature::HAS_JOURNAL) || self.is_clean();
+            if no_replay || mutant!("ext4.replay-is-trusted") {
                 self.found.push(Found::Settled);
             }
         }

@@ -318,7 +318,7 @@ fn a_superblock_says_what_becomes_of_it() {
 /// All that may be discarded is wanted; of a file system with a journal, whose inode was seen.
 fn wants_all(has_journal: bool) -> Shadow {
     let block = match has_journal {
-        true => made::superblock_with_journal(true),
+        true => made::superblock_with_journal(false),
         false => made::superblock(true, GROUPS),
     };
     let sb = Superblock::parse(block[1024..2048].try_into().expect("its bytes"), BLOCKS * 4096);
