@@ -4,13 +4,13 @@
 #
 #   door.sh files OUTPUT.parquet    2,000 files of 4 KiB are made by fio and deleted one by one (iDiscard, section IV-B)
 #   door.sh rounds OUTPUT           aged, formatted anew, then five rounds of files of 1 MiB until it is full and of
-#                                   deleting them (section IV-C), at 1/128 of the paper's sizes: OUTPUT.age.parquet,
+#                                   deleting them (section IV-C), at 1/512 of the paper's sizes: OUTPUT.age.parquet,
 #                                   OUTPUT.1.parquet to OUTPUT.5.parquet
 #
 # The journal is off, and the kernel discards what is deleted (`-o discard`). Needs root, /dev/fuse, loop devices, fio and
 # e2fsprogs. Takes a minute, or ten.
 #
-# TMPDIR     where the drive's image goes (default /tmp; 200 MiB, or 8 GiB)
+# TMPDIR     where the drive's image goes (default /tmp; 200 MiB, or 4 GiB)
 # FLASHLANE  the program (default flashlane)
 set -euo pipefail
 PATH=$PATH:/usr/sbin:/sbin
@@ -96,16 +96,16 @@ files)
     cut_out 0s "" "$output"
     ;;
 rounds)
-    sizes=(--preset 850pro --set geometry.channels=2 --set geometry.pus_per_channel=2
-        --set geometry.pages_per_block=32 --set geometry.chunks_per_pu=512)
-    # The metadata of the one group of groups that it has.
-    serve 0B+64MiB 7 "${sizes[@]}"
-    mkfs.ext4 -q -F -b 4096 -O '^has_journal' "$loop"
+    # As many sectors as 512 MiB with 7% spare have, of a drive that has more to spare. A file system of that size would
+    # have other defaults.
+    serve 0B+64MiB 52 --preset 850pro --set geometry.channels=1 --set geometry.pus_per_channel=1 \
+        --set geometry.pages_per_block=32 --set geometry.chunks_per_pu=992
+    mkfs.ext4 -q -F -T default -b 4096 -O '^has_journal' "$loop"
     mount -t ext4 -o discard,noinit_itable "$loop" mnt
     mib=$(($(df --output=avail -B 1M mnt | tail -n 1) - 1))
     fio --name=age --filename=mnt/age --size="${mib}m" --bs=1m --rw=randwrite --ioengine=libaio --iodepth=32 --direct=1 >fio.log
     umount mnt
-    mkfs.ext4 -q -F -b 4096 -O '^has_journal' -E nodiscard "$loop"
+    mkfs.ext4 -q -F -T default -b 4096 -O '^has_journal' -E nodiscard "$loop"
     mount -t ext4 -o discard,noinit_itable "$loop" mnt
     sync -f mnt
     sleep 1

@@ -83,9 +83,30 @@ const RECORDINGS: &[[File; 3]] = &[
     recording!("fio-128-data"),
 ];
 
+/// What `traces/door.sh` made of ext4, with the contents of its metadata.
+macro_rules! ghosts {
+    ($name:literal) => {
+        (
+            concat!("ghosts-", $name),
+            include_bytes!(concat!("../../../traces/figures/ghosts-", $name, ".parquet"))
+                .as_slice(),
+        )
+    };
+}
+
+const GHOSTS: &[File] = &[
+    ghosts!("files"),
+    ghosts!("age"),
+    ghosts!("1"),
+    ghosts!("2"),
+    ghosts!("3"),
+    ghosts!("4"),
+    ghosts!("5"),
+];
+
 /// Every file that an experiment can name.
 pub fn files() -> impl Iterator<Item = File> {
-    let recordings = RECORDINGS.iter().flatten().chain(APPLICATIONS).copied();
+    let recordings = RECORDINGS.iter().flatten().chain(APPLICATIONS).chain(GHOSTS).copied();
     std::iter::once(TRACE).chain(recordings)
 }
 

@@ -174,3 +174,85 @@ fn a_job_file_and_an_experiment_pay_the_same_costs() {
     assert_eq!(experiment["cpu"]["costs"], "zero");
     assert!(experiment["runtime_ns"].as_u64() < run("w.toml", &[])["runtime_ns"].as_u64());
 }
+
+/// 2,000 files of 4 KiB, made and deleted, with the contents of the file system's metadata.
+const FILES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/figures/ghosts-files.parquet");
+
+/// Under a recording of a real ext4 the layer discards every block of dead inodes, and changes nothing else.
+#[test]
+fn the_layer_discards_under_a_recorded_file_system() {
+    let h = here();
+    let target = |kind: &str, name: &str, layer: &str| {
+        format!(
+            "[[target]]\nkind = \"{kind}\"\nname = \"{name}\"\nmeter = true\nidiscard = {layer}\n"
+        )
+    };
+    let all = "{ zeros = true, bitmaps = true, journal = true, freed = true }";
+    let mut text = "[device]\npreset = \"disksim\"\nstore = \"compact\"\n".to_string();
+    text += &target("pftl", "watched", "{ watch = true }");
+    text += &target("pftl", "drive", "true");
+    text += &target("pblk", "host", all);
+    text += "[[workload]]\ntrace = \"bundled:ghosts-files\"\nreplay = \"open\"\n";
+    text += "[run]\nfill = \"none\"\ncosts = \"zero\"\n";
+    h.file("files.toml", text);
+    let done = h.run("run files.toml --json - --report page").good();
+    let json = done.json();
+    let of =
+        |run: usize, of: &str, key: &str| json["runs"][run][of][key].as_u64().expect("a count");
+    let layer = |run: usize, key: &str| {
+        json["runs"][run]["layers"]["idiscard"][key].as_u64().expect("a count")
+    };
+    let dead = of(0, "pages", "dead_inodes_sectors");
+    assert!((120..130).contains(&dead) && layer(0, "discards") == 0, "{dead}");
+    for run in [1, 2] {
+        assert_eq!(
+            (of(run, "pages", "dead_inodes_sectors"), layer(run, "discarded_sectors")),
+            (0, dead)
+        );
+        let metered = |run: usize, key: &str| json["runs"][run]["layers"]["meter"][key].clone();
+        for key in ["reads", "writes"] {
+            assert_eq!(metered(run, key), metered(0, key), "{key}");
+        }
+        // What is used stays, and nothing that was read was wrong.
+        for key in ["superblock", "bitmap", "inodes", "directory", "tree", "unknown"] {
+            let key = format!("{key}_sectors");
+            assert_eq!(of(run, "pages", &key), of(0, "pages", &key), "{key}");
+        }
+        assert_eq!(json["runs"][run]["wrong_sectors"], 0);
+    }
+    assert_eq!(of(2, "pages", "ghost_sectors"), 0);
+    assert!(of(1, "pages", "ghost_sectors") > 0 && layer(2, "discarded_freed_sectors") > 0);
+    let text = h.run("run files.toml").good().out;
+    assert!(text.contains("of them are ghost pages: dead inodes"), "{text}");
+    let page = std::fs::read_to_string(h.path("page/report.html")).expect("a page");
+    assert!(page.contains("What the valid pages hold"));
+}
+
+#[test]
+fn discards_are_added_to_a_recording() {
+    let h = here();
+    let add = |more: &str| h.run(&format!("trace idiscard {FILES} with.parquet {more}"));
+    let said = add("--json -").good().json();
+    assert_eq!((&said["requests"], &said["writes_with_content"]), (&4117.into(), &20.into()));
+    let dead = said["discarded_sectors_added"].as_u64().expect("a count");
+    assert_eq!(&said["idiscard"]["discarded_sectors"], dead);
+    assert!((120..130).contains(&dead), "{dead}");
+    let info = h.run("trace info with.parquet --json -").good().json();
+    assert_eq!(info["contents"], true);
+    // Contents can be left out.
+    let again = "trace idiscard with.parquet none.parquet --content none --ghosts watch --json -";
+    let again = h.run(again).good();
+    let again = again.json();
+    assert_eq!((&again["discards_added"], &again["writes_with_content"]), (&0.into(), &0.into()));
+    h.run("trace idiscard none.parquet again.parquet")
+        .refused(2, &["no contents", "--content all"]);
+    let text = add("--ghosts all --from 1s").good().out;
+    assert!(text.contains("requests as they were"), "{text}");
+    add("--ghosts watch").good();
+    add("--ghosts ghosts").refused(2, &["`ghosts` is none of", "journal"]);
+    add("--device sda").refused(2, &["has no device `sda`"]);
+    h.run(&format!("trace idiscard {FILES} out.csv")).refused(2, &["out.csv", "out.parquet"]);
+    h.run("trace idiscard nothing.parquet out.parquet").refused(2, &["nothing.parquet"]);
+    h.run("trace idiscard with.parquet with.parquet").refused(2, &["with.parquet"]);
+}

@@ -268,7 +268,8 @@ fn each_block_counts_as_the_tools_say() {
         }
     }
     assert!(uninit > 0 && zeros > 0, "{uninit}, {zeros}");
-    assert_eq!(seen.len(), Holds::ALL.len(), "{seen:?}");
+    // Files are of a file system in use alone.
+    assert_eq!(seen.len(), Holds::ALL.len() - 1, "{seen:?}");
 }
 
 #[test]

@@ -245,7 +245,7 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
         reading,
         replay,
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
-        loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
+        loops: s.number("loops", 0, 1_000_000).unwrap_or(1) as u32,
         truth,
         truth_file,
         hint,

@@ -60,7 +60,7 @@ use crate::trace::TraceSource;
 use crate::trace::truth::Truth;
 use flashlane_base::Ns;
 use flashlane_rt::CostTable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Points of an experiment.
@@ -234,15 +234,17 @@ impl FigureFile {
             ),
         }
         let all = figure.grids.iter().map(|grid| &grid.axes);
-        for axes in all.chain(figure.recordings.iter().map(|of| &of.axes)) {
-            for axis in figure.axes(axes).iter().filter(|axis| axis.vary.values.is_empty()) {
-                let (size, name) = (size.name(), &axis.name);
-                let says = format!(
-                    "[size.{size}] takes no value of the axis `{name}`: `values` \
-                                    names some as the axis does"
-                );
-                root.complain("size", says);
-            }
+        let all = all.chain(figure.recordings.iter().map(|of| &of.axes));
+        let all: Vec<Axis> = all.flat_map(|axes| figure.axes(axes)).collect();
+        // A grid may have none of them, if another one has some.
+        let has_some = |name: &str| all.iter().any(|a| a.name == name && !a.vary.values.is_empty());
+        let names: BTreeSet<&str> = all.iter().map(|axis| axis.name.as_str()).collect();
+        for name in names.into_iter().filter(|name| !has_some(name)) {
+            let size = size.name();
+            let says = format!(
+                "[size.{size}] takes no value of the axis `{name}`: `values` names some as the axis does"
+            );
+            root.complain("size", says);
         }
         let of_grids = figure.grids.iter().flat_map(|grid| &grid.axes);
         let of_recordings = figure.recordings.iter().flat_map(|of| &of.axes);
@@ -258,7 +260,7 @@ impl FigureFile {
         if !complaints.is_empty() {
             return Err(ExperimentErrors(complaints));
         }
-        for grid in &figure.grids {
+        for grid in figure.grids.iter().filter(|grid| figure.points(grid) > 0) {
             figure.experiment(grid, 0)?;
         }
         for recordings in &figure.recordings {
@@ -269,7 +271,8 @@ impl FigureFile {
 
     /// Name of the table of CPU costs; `zero` is a host whose work costs nothing.
     pub(super) fn costs_name(&self) -> String {
-        let of_grid = self.grids.first().and_then(|grid| {
+        let first = self.grids.iter().find(|grid| self.points(grid) > 0);
+        let of_grid = first.and_then(|grid| {
             let experiment = self.experiment(grid, 0).ok()?;
             Some(experiment.targets.first()?.host.costs.name().to_string())
         });
@@ -348,6 +351,11 @@ impl FigureFile {
     pub(super) fn place(&self, axes: &[Axis], point: usize) -> Vec<(String, String)> {
         let at = self.at(axes, point).into_iter();
         at.map(|(axis, value)| (axis.name, value.trim_matches('"').to_string())).collect()
+    }
+
+    /// How many points a grid has at this size.
+    pub(super) fn points(&self, grid: &Grid) -> usize {
+        self.axes(&grid.axes).iter().map(|axis| axis.vary.values.len()).product()
     }
 
     /// What is run at a point of a grid, of this size.

@@ -60,9 +60,7 @@ pub(super) fn measure(
 }
 
 fn parts_of(file: &FigureFile, grid: &Grid, parts: &mut Vec<Part>) -> Result<(), ReproduceError> {
-    let axes = file.axes(&grid.axes);
-    let points: usize = axes.iter().map(|axis| axis.vary.values.len()).product();
-    for point in 0..points {
+    for point in 0..file.points(grid) {
         let experiment = file.experiment(grid, point)?;
         for target in experiment.targets.iter().filter(|target| grid.takes(&target.name)) {
             let one = Experiment { targets: vec![target.clone()], ..experiment.clone() };

@@ -151,6 +151,10 @@ pub const FIGURES: &[Figure] = &[
     figure!("slc-fig9", "slc/fig9.toml"),
     figure!("slc-fig10", "slc/fig10.toml"),
     figure!("slc-fig11", "slc/fig11.toml"),
+    figure!("idiscard-fig2", "idiscard/fig2.toml"),
+    figure!("idiscard-fig5", "idiscard/fig5.toml"),
+    figure!("idiscard-table2", "idiscard/table2.toml"),
+    figure!("idiscard-fig6", "idiscard/fig6.toml"),
     figure!("all-on-one", "all-on-one.toml"),
 ];
 
