@@ -193,7 +193,8 @@ fn the_layer_discards_under_a_recorded_file_system() {
     text += &target("pftl", "watched", "{ watch = true }");
     text += &target("pftl", "drive", "true");
     text += &target("pblk", "host", all);
-    text += "[[workload]]\ntrace = \"bundled:ghosts-files\"\nreplay = \"open\"\n";
+    text += "[[workload]]\ntrace = \"bundled:ghosts-files\"\nreplay = \"dependent\"\n";
+    text += "max_pause = \"0ns\"\n";
     text += "[run]\nfill = \"none\"\ncosts = \"zero\"\n";
     h.file("files.toml", text);
     let done = h.run("run files.toml --json - --report page").good();

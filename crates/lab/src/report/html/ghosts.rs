@@ -14,9 +14,10 @@ use flashlane_ext4::Holds;
 use std::ops::Range;
 
 /// Kinds that are drawn as one, with its class and name: what is needed first, ghost pages behind.
-const PARTS: [(&str, &str, &[Holds]); 7] = [
+const PARTS: [(&str, &str, &[Holds]); 8] = [
     ("c-user", "files", &[Holds::Data, Holds::Files, Holds::Directory, Holds::Tree]),
-    ("c-metadata", "metadata", &[Holds::Superblock, Holds::Bitmap, Holds::Inodes, Holds::Unknown]),
+    ("c-metadata", "metadata", &[Holds::Superblock, Holds::Bitmap, Holds::Inodes]),
+    ("c-fold", "not known yet", &[Holds::Unknown]),
     ("c-log", "journal", &[Holds::Journal]),
     ("c-retry", "ghosts: dead inodes", &[Holds::DeadInodes]),
     ("c-padding_flush", "ghosts: zeros", &[Holds::ZeroInodes, Holds::ZeroBitmap]),
