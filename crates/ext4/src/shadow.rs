@@ -211,7 +211,9 @@ impl Shadow {
         let same = sb.uuid == was.uuid
             && sb.block_bytes == was.block_bytes
             && sb.inode_bytes == was.inode_bytes
-            && sb.inodes_per_group == was.inodes_per_group;
+            && sb.inodes_per_group == was.inodes_per_group
+            && sb.blocks_per_group == was.blocks_per_group
+            && sb.first_data_block == was.first_data_block;
         if !same {
             return;
         }
@@ -345,7 +347,7 @@ impl Shadow {
             let unseen = |sector: u64| match (place.what, &self.groups[group as usize].bits) {
                 // Where no inode ever was there may be zeros of `mke2fs`, and else nothing of use.
                 (What::Table(_), Bits::Clear) if !self.wanted.zeros => false,
-                (What::Blocks(_), _) => self.is_missing(group),
+                (What::Blocks(_), _) => self.is_missing(group) && !self.is_block_uninit(group),
                 (What::Bitmap(_), Bits::Clear) => false,
                 (What::Bitmap(_), Bits::Seen { missing, .. }) => *missing != 0,
                 (What::Bitmap(_), _) => true,
@@ -662,7 +664,17 @@ impl Shadow {
         match said {
             Ok(sb) if sb.is_like(&self.sb) => {
                 let was = self.is_clean();
+                let journal =
+                    |sb: &Superblock| sb.has(Feature::HAS_JOURNAL).then_some(sb.journal_inode);
+                let same_journal = journal(&self.sb) == journal(&sb);
                 self.sb = sb;
+                if !same_journal {
+                    self.lose_log();
+                    self.settle();
+                }
+                if self.sb.has_errors {
+                    self.lose_found();
+                }
                 if !self.is_clean() || was {
                     return Change::None;
                 }

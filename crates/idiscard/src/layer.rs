@@ -131,11 +131,16 @@ impl Idiscard {
     }
 
     /// A request is at what is looked at of these sectors from now on; not while a discard is.
-    fn enter(&self, op: BlockOp, sectors: &Range<u64>) -> Result<Vec<u64>, Vec<u64>> {
+    ///
+    /// One that waits has what it had when it came: it decides from then on.
+    fn enter(&self, op: BlockOp, sectors: &Range<u64>, waits: bool) -> Result<Vec<u64>, Vec<u64>> {
         let mut state = self.state.lock();
         let watched = state.watched(sectors);
         if state.is_discarding(&watched) {
             state.counts.waits += 1;
+            if !waits && op != BlockOp::Read {
+                state.begin_deciding();
+            }
             return Err(watched);
         }
         state.begin(op, sectors, &watched);
@@ -154,10 +159,12 @@ impl Idiscard {
         if io.check(&self.info).is_err() {
             return self.below.start(cx, io).await;
         }
+        let mut waits = false;
         let watched = loop {
-            match self.enter(op, &sectors) {
+            match self.enter(op, &sectors, waits) {
                 Ok(watched) => break watched,
                 Err(taken) => {
+                    waits = true;
                     let is_free = || !self.state.lock().is_discarding(&taken);
                     self.changed.wait(cx, is_free).await;
                 }
@@ -168,6 +175,9 @@ impl Idiscard {
             return result;
         }
         let mut state = self.state.lock();
+        if waits && op != BlockOp::Read {
+            state.end_deciding();
+        }
         let moved = state.end(op, &sectors, &watched, |sector| match (&result, content) {
             (Err(_), _) => Content::Unsure,
             (Ok(()), None) => Content::Gone,
@@ -214,7 +224,7 @@ impl Idiscard {
                 Some(Task::Learn(volume)) => self.take_in(cx, &volume, Reading::InUse).await,
                 Some(Task::Complete(volume)) => {
                     self.take_in(cx, &volume, Reading::Unmounted).await;
-                    self.state.lock().end_completing();
+                    self.state.lock().end_deciding();
                 }
                 Some(Task::Discard(sectors)) => {
                     self.discard(cx, sectors).await;
@@ -249,7 +259,7 @@ impl Idiscard {
         &*self.below
     }
 
-    /// Each file system that is followed, with its first sector. Requests at metadata wait meanwhile.
+    /// Each file system that is followed, with its first sector. Requests that are looked at wait meanwhile.
     pub(crate) fn each_shadow(&self, mut look: impl FnMut(u64, &Shadow)) {
         let state = self.state.lock();
         for volume in &state.volumes {

@@ -42,6 +42,8 @@ pub(crate) struct Pending {
     deciders: u32,
     /// What was written at a time when one of them was under way.
     recent: Runs,
+    /// It was too much to remember: nothing is found until none of them is.
+    all_recent: bool,
 }
 
 impl Pending {
@@ -72,6 +74,7 @@ impl Pending {
         self.deciders -= 1;
         if self.deciders == 0 {
             self.recent.clear();
+            self.all_recent = false;
         }
     }
 
@@ -85,6 +88,7 @@ impl Pending {
         self.fresh.remove(sectors.clone());
         if self.deciders > 0 {
             self.recent.insert(sectors.clone());
+            self.all_recent |= self.recent.len() >= RUNS_MAX;
         }
     }
 
@@ -94,10 +98,12 @@ impl Pending {
         at.map(|at| self.flight.swap_remove(at));
     }
 
-    /// The write that is ending has said so of a file system that begins at sector `first`.
-    pub(crate) fn found(&mut self, first: u64, found: Found) {
-        let at = |run: Range<u64>| run.start + first..run.end + first;
+    /// The write that is ending has said so of the file system in these sectors.
+    pub(crate) fn found(&mut self, volume: &Range<u64>, found: Found) {
+        let first = volume.start;
+        let at = |run: Range<u64>| run.start + first..(run.end + first).min(volume.end);
         match found {
+            Found::Freed(_) | Found::Passed(_) if self.all_recent => {}
             Found::Freed(run) => Pending::add(&mut self.fresh, at(run), &self.recent),
             Found::Passed(run) => {
                 Pending::add(&mut self.written[Why::Passed as usize], at(run), &self.recent);
@@ -109,7 +115,16 @@ impl Pending {
                 Pending::add(ready, run, &Runs::default());
             }
             Found::Taken(run) => self.forget(&at(run)),
-            Found::Settled => self.written[Why::Freed as usize].append(&mut self.fresh),
+            // What another file system has found is none of it.
+            Found::Settled => {
+                let of = if mutant!("idiscard.settled-for-all") { &(0..u64::MAX) } else { volume };
+                let met: Vec<Range<u64>> = self.fresh.meeting(of.clone()).collect();
+                for run in met {
+                    let run = run.start.max(of.start)..run.end.min(of.end);
+                    self.fresh.remove(run.clone());
+                    self.written[Why::Freed as usize].insert(run);
+                }
+            }
         }
     }
 
@@ -142,6 +157,11 @@ impl Pending {
         let Some(mut flushed) = self.flushing.take() else { return };
         let to = if good { &mut self.ready } else { &mut self.written };
         to.iter_mut().zip(&mut flushed).for_each(|(to, from)| to.append(from));
+    }
+
+    /// What waits for a flush will wait for ever.
+    pub(crate) fn give_up(&mut self) {
+        self.written.iter_mut().for_each(Runs::clear);
     }
 
     /// What is decided is done without a flush.
@@ -202,7 +222,7 @@ mod tests {
     #[test]
     fn a_discard_goes_round_requests() {
         let mut pending = Pending::default();
-        (3..7).for_each(|sector| pending.found(100, Found::ZeroBitmap(sector)));
+        (3..7).for_each(|sector| pending.found(&(100..200), Found::ZeroBitmap(sector)));
         for (busy, runs) in [(104..105, vec![103..104, 105..107]), (100..107, Vec::new())] {
             let mut pending = Pending { ready: pending.ready.clone(), ..Pending::default() };
             pending.begin(&busy, false, false);
@@ -215,5 +235,26 @@ mod tests {
                     .is_some_and(|(why, run)| why == Why::ZeroBitmap && run.end - run.start == 1)
             );
         }
+    }
+
+    /// What is settled in one file system says nothing of another one.
+    #[test]
+    fn a_file_system_settles_its_own() {
+        let mut pending = Pending::default();
+        pending.found(&(0..100), Found::Freed(10..20));
+        pending.found(&(100..200), Found::Freed(10..20));
+        pending.found(&(0..100), Found::Settled);
+        assert!(pending.begin_flush());
+        pending.end_flush(true);
+        assert_eq!(pending.take(99), Some((Why::Freed, 10..20)));
+        assert_eq!(pending.take(99), None);
+        pending.found(&(100..200), Found::Taken(0..15));
+        pending.found(&(100..200), Found::Settled);
+        pending.begin_flush();
+        pending.end_flush(false);
+        assert!(pending.take(99).is_none() && pending.waits_for_flush());
+        pending.begin_flush();
+        pending.end_flush(true);
+        assert_eq!(pending.take(99), Some((Why::Freed, 115..120)));
     }
 }

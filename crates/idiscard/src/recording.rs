@@ -3,7 +3,7 @@
 //! Owns: the replay of a recording through the layer, on a drive that knows what the recording says; the recording that
 //! comes of it. Promises: the records stay as they are, in their order, with discards between them at the times at
 //! which the layer would have sent them; of contents it keeps those of metadata, unless others are
-//! wanted; memory is that of the requests under way. Never: takes a write of which the content was not recorded
+//! wanted; memory is that of the requests under way, of the discards, and of the places of metadata. Never: takes a write of which the content was not recorded
 //! for one that says anything.
 
 use crate::layer::Idiscard;
@@ -240,12 +240,17 @@ fn play(
     let (cx, below) = (run.cx(), drive.clone());
     let clock = cx.clone();
     let layer = run.run(async move { Idiscard::start_on(&clock, below, ghosts).await })?;
+    let first_ns = scan.chosen().first_ns.unwrap_or(0);
+    {
+        let mut state = drive.state.lock();
+        (state.base, state.first_ns) = (cx.now(), first_ns);
+    }
     let player = Rc::new(Player {
         cx: cx.clone(),
         drive: drive.clone(),
         layer: layer.clone(),
         base: cx.now(),
-        first_ns: scan.chosen().first_ns.unwrap_or(0),
+        first_ns,
         open: Cell::new(0),
         marks: Cell::new(0),
     });
@@ -417,6 +422,9 @@ struct Kept {
     sent: Vec<TraceRecord>,
     metadata: Runs,
     failed: Option<io::Error>,
+    /// When the replay began, and the first record's time.
+    base: Ns,
+    first_ns: u64,
 }
 
 impl Drive {
@@ -431,6 +439,8 @@ impl Drive {
             sent: Vec::new(),
             metadata: Runs::default(),
             failed: None,
+            base: Ns::ZERO,
+            first_ns: 0,
         };
         Ok(Drive { info, state: Mutex::new(state) })
     }
@@ -449,22 +459,23 @@ impl Drive {
         cx.sleep(latency).await;
         let mut state = self.state.lock();
         if how.is_none() {
-            state.note(cx.now(), &io);
+            let since = cx.now().saturating_sub(state.base);
+            state.note(since, &io);
         }
         state.apply(&mut io, known)
     }
 }
 
 impl Kept {
-    /// A request of the layer's own.
-    fn note(&mut self, now: Ns, io: &Io<'_>) {
+    /// A request of the layer's own, so long after the first one of the recording.
+    fn note(&mut self, since: Ns, io: &Io<'_>) {
         let op = match io.op {
             BlockOp::Discard => TraceOp::Discard,
             BlockOp::Flush => TraceOp::Flush,
             BlockOp::Read | BlockOp::Write => return,
         };
         self.sent.push(TraceRecord {
-            ts_ns: now.as_ns(),
+            ts_ns: self.first_ns.saturating_add(since.as_ns()),
             op,
             offset_bytes: io.lba.get() * SECTOR as u64,
             len_bytes: u64::from(io.sectors) * SECTOR as u64,

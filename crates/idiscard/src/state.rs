@@ -26,6 +26,18 @@ pub(crate) struct Volume {
     pub(crate) shadow: Option<Shadow>,
     /// Everything of it was read once, while nobody used it.
     is_complete: bool,
+    /// It was unmounted, and is to be read: whether the host has flushed since.
+    flush: Flushed,
+}
+
+/// Whether the host has flushed since something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Flushed {
+    Not,
+    Begun,
+    /// It has, or it does not matter.
+    #[default]
+    Yes,
 }
 
 /// Requests at a sector.
@@ -83,6 +95,8 @@ pub(crate) struct State {
     pending: Pending,
     /// Nobody is expected to flush: the layer does.
     flush: bool,
+    /// A flush is looked at.
+    is_flushing: bool,
     /// What was written since a reading began.
     touched: Option<BTreeSet<u64>>,
     scan: bool,
@@ -117,6 +131,7 @@ impl State {
             why: None,
             pending: Pending::default(),
             flush: false,
+            is_flushing: false,
             touched: None,
             scan: false,
             learn: Vec::new(),
@@ -237,9 +252,9 @@ impl State {
             let content = if clash { Content::Unsure } else { content(*sector) };
             moved |= self.holds(*sector, content);
         }
-        if self.ghosts.follows_all() && writes && !sectors.is_empty() {
+        if writes && !sectors.is_empty() {
             self.take_found();
-            self.pending.end_deciding();
+            self.end_deciding();
         }
         moved
     }
@@ -248,7 +263,11 @@ impl State {
     fn take_found(&mut self) {
         for volume in &mut self.volumes {
             let found = volume.shadow.iter_mut().flat_map(|shadow| shadow.take_found());
-            found.for_each(|found| self.pending.found(volume.sectors.start, found));
+            if self.ghosts.follows_all() {
+                found.for_each(|found| self.pending.found(&volume.sectors, found));
+            } else {
+                found.for_each(drop);
+            }
         }
         if mutant!("idiscard.unflushed-is-durable") {
             self.pending.skip_flush();
@@ -260,19 +279,47 @@ impl State {
         self.pending.forget(&self.volumes[at].sectors);
     }
 
+    /// A write that may decide about sectors has come, and waits: it was sent by now.
+    pub(crate) fn begin_deciding(&mut self) {
+        if self.ghosts.follows_all() {
+            self.pending.begin_deciding();
+        }
+    }
+
+    /// It has ended.
+    pub(crate) fn end_deciding(&mut self) {
+        if self.ghosts.follows_all() {
+            self.pending.end_deciding();
+        }
+    }
+
     /// A flush begins; true if its end is to be told.
     pub(crate) fn begin_flush(&mut self) -> bool {
-        self.pending.begin_flush()
+        let begins = self.waits_for_flush();
+        if begins {
+            self.pending.begin_flush();
+            self.is_flushing = true;
+            let unmounted = self.volumes.iter_mut().filter(|v| v.flush == Flushed::Not);
+            unmounted.for_each(|volume| volume.flush = Flushed::Begun);
+        }
+        begins
     }
 
     /// It has ended.
     pub(crate) fn end_flush(&mut self, good: bool) {
         self.pending.end_flush(good);
+        self.is_flushing = false;
+        let begun = self.volumes.iter_mut().filter(|v| v.flush == Flushed::Begun);
+        begun.for_each(|volume| volume.flush = if good { Flushed::Yes } else { Flushed::Not });
+        if !good && self.stops {
+            self.pending.give_up();
+        }
     }
 
     /// Something waits for a flush.
     pub(crate) fn waits_for_flush(&self) -> bool {
-        self.pending.waits_for_flush()
+        let waits = || self.volumes.iter().any(|volume| volume.flush == Flushed::Not);
+        !self.is_flushing && (self.pending.waits_for_flush() || waits())
     }
 
     /// The sector holds something else now.
@@ -402,7 +449,8 @@ impl State {
             let same = same.map(|at| old.swap_remove(at));
             let (shadow, complete) = same.map_or((None, false), |v| (v.shadow, v.is_complete));
             let is_complete = shadow.is_some() && complete;
-            volumes.push(Volume { sectors, shadow, is_complete });
+            let flush = Flushed::Yes;
+            volumes.push(Volume { sectors, shadow, is_complete, flush });
         };
         let mut volumes = Vec::new();
         self.has_table = false;
@@ -424,6 +472,8 @@ impl State {
                 }
             }
         }
+        // What was found in one that is no more.
+        old.iter().for_each(|volume| self.pending.forget(&volume.sectors));
         self.volumes = volumes;
         self.volumes.retain(|volume| !volume.sectors.is_empty());
         for byte in odd {
@@ -489,8 +539,10 @@ impl State {
             true => {
                 shadow.sweep();
                 shadow.find_all();
+                // Where the host has not flushed yet, more may be on its way.
+                self.flush |= volume.flush == Flushed::Yes;
+                volume.flush = Flushed::Yes;
                 self.take_found();
-                self.flush = true;
             }
             false => shadow.wait_for_writes(),
         }
@@ -499,15 +551,9 @@ impl State {
     /// All of a file system is to be read. What is written from now on is not what was found then.
     fn complete_later(&mut self, at: usize) {
         self.complete.push(self.volumes[at].sectors.clone());
+        self.begin_deciding();
         if self.ghosts.follows_all() {
-            self.pending.begin_deciding();
-        }
-    }
-
-    /// It was read, or will not be.
-    pub(crate) fn end_completing(&mut self) {
-        if self.ghosts.follows_all() {
-            self.pending.end_deciding();
+            self.volumes[at].flush = Flushed::Not;
         }
     }
 

@@ -463,7 +463,9 @@ impl Small {
 
     /// The bitmap, where the file has its block or not.
     async fn bits(&self, has: bool) {
-        let bytes = made::blocks(0, |block| block < 150 || block == DATA && has);
+        let log = made::JOURNAL..made::JOURNAL + u64::from(made::JOURNAL_BLOCKS);
+        let used = |block: u64| block < 150 || block == DATA && has || log.contains(&block);
+        let bytes = made::blocks(0, used);
         self.write(made::blocks_at(0), &bytes).await;
     }
 
@@ -627,6 +629,21 @@ fn a_bitmap_that_comes_behind_the_unmount_frees() {
         s.journal(5).await;
         s.write(0, &made::superblock_with_journal(true)).await;
         s.bits(false).await;
+        s.flush().await;
+        assert!(!s.holds(DATA).await);
+    });
+}
+
+/// Who has an empty log may have failed to replay it.
+#[test]
+fn an_empty_log_settles_nothing() {
+    on_small(true, |s| async move {
+        s.journal(5).await;
+        s.bits(false).await;
+        s.journal(0).await;
+        s.flush().await;
+        assert!(s.holds(DATA).await);
+        s.write(0, &made::superblock_with_journal(true)).await;
         s.flush().await;
         assert!(!s.holds(DATA).await);
     });

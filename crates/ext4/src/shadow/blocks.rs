@@ -13,7 +13,9 @@
 //! (`do_one_pass`, fs/jbd2/recovery.c), and data that belongs to newer ones is on the medium already. It
 //! ends with a write of the journal's superblock (`jbd2_journal_recover`, `journal_reset`), and behind that
 //! all bitmaps are the newest. So with a journal a free block goes only when that superblock was written
-//! behind the bitmap, or the file system was unmounted ([`Found::Settled`]).
+//! behind the bitmap, or the file system was unmounted ([`Found::Settled`]). One that says that the log is
+//! empty does not count: `e2fsck` writes that where a replay has failed, too. Where errors were found no
+//! block is free. What was sent before must have been taken: a write counts from when the layer has it on.
 //!
 //! **Why a block of the log may be discarded.** Recovery begins at the block that the journal's superblock says,
 //! and ends at the first one that does not go on. What lies before is never read, and zeros do not go on. That
@@ -27,6 +29,9 @@ use crate::journal::Head;
 use crate::{Feature, Superblock};
 use flashlane_base::mutant;
 use std::ops::Range;
+
+/// Runs that are found at once, about: what is beyond them stays.
+const FOUND_MAX: usize = 1 << 20;
 
 /// What may be discarded beside blocks of dead inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +102,7 @@ impl Log {
     fn at(&self, blocks: Range<u32>) -> impl Iterator<Item = Range<u64>> + '_ {
         self.extents.iter().filter_map(move |extent| {
             let start = extent.logical.max(blocks.start);
-            let end = (extent.logical + extent.blocks).min(blocks.end);
+            let end = extent.logical.saturating_add(extent.blocks).min(blocks.end);
             let at = |logical: u32| extent.first + u64::from(logical - extent.logical);
             (start < end).then(|| at(start)..at(end))
         })
@@ -114,7 +119,9 @@ impl Shadow {
     pub fn find_all(&mut self) {
         if self.wanted.freed && !self.sb.has_errors {
             for group in 0..self.sb.groups {
-                self.find_freed(group, None);
+                if self.found.len() < FOUND_MAX {
+                    self.find_freed(group, None);
+                }
             }
             self.found.push(Found::Settled);
         }
@@ -132,6 +139,11 @@ impl Shadow {
     /// Parts of a bitmap in which it is not known what is used.
     pub(super) fn is_missing(&self, group: u32) -> bool {
         self.groups[group as usize].used.as_ref().is_none_or(|used| used.missing != 0)
+    }
+
+    /// Its bitmap of blocks isn't on the medium.
+    pub(super) fn is_block_uninit(&self, group: u32) -> bool {
+        self.groups[group as usize].group.as_ref().is_some_and(|group| group.blocks_uninit)
     }
 
     pub(super) fn has_log_head(&self) -> bool {
@@ -162,6 +174,7 @@ impl Shadow {
             missing: ((1u32 << parts) - 1) as u16,
         });
         let mine = within as usize..bytes.min(within + self.piece_bytes) as usize;
+        let was_missing = used.missing != 0;
         let old = match content {
             Content::Written(new) => {
                 let old = used.bits[mine.clone()].to_vec();
@@ -177,9 +190,10 @@ impl Shadow {
                 return;
             }
         };
-        // Where errors were found a bitmap may be wrong.
-        if self.wanted.freed && !self.sb.has_errors {
-            self.find_freed(group, Some((mine, &old)));
+        if self.wanted.freed {
+            // Of one of which the last part has come all is news.
+            let since = Some((mine, &old[..])).filter(|_| !was_missing);
+            self.find_freed(group, since);
             // The kernel writes the last of them behind the superblock that says that it was unmounted.
             let no_replay = !self.sb.has(Feature::HAS_JOURNAL) || self.is_clean();
             if no_replay || mutant!("ext4.replay-is-trusted") {
@@ -191,10 +205,12 @@ impl Shadow {
     /// Sectors of a group whose blocks are free; with `since` those of which one was not, by these bytes,
     /// and before them those of which one is used.
     fn find_freed(&mut self, group: u32, since: Option<(Range<usize>, &[u8])>) {
-        let Some(used) = self.groups[group as usize].used.as_ref().filter(|used| used.missing == 0)
-        else {
+        let known = &self.groups[group as usize];
+        let Some(used) = known.used.as_ref().filter(|used| used.missing == 0) else { return };
+        // Its bitmap isn't on the medium: what lies there is anything.
+        if since.is_none() && known.group.as_ref().is_none_or(|group| group.blocks_uninit) {
             return;
-        };
+        }
         let blocks = self.sb.group_blocks(group);
         let size = u64::from(self.sb.block_bytes);
         let unit = SECTOR as u64;
@@ -226,7 +242,36 @@ impl Shadow {
         }
         let taken = taken.into_iter().map(Found::Taken);
         let taken = taken.filter(|_| !mutant!("ext4.taken-ignored"));
-        self.found.extend(taken.chain(freed.into_iter().map(Found::Freed)));
+        // Where errors were found a bitmap may be wrong, and one that has metadata free is.
+        let errors = self.sb.has_errors && !mutant!("ext4.free-in-spite-of-errors");
+        let base = self.sb.base_blocks(group);
+        let base = base.start * size / unit..(base.end * size).div_ceil(unit);
+        let is_metadata = |run: &Range<u64>| {
+            let meets_base = run.start < base.end && base.start < run.end;
+            meets_base || self.watched(run.clone()).next().is_some()
+        };
+        let freed = freed.into_iter().filter(|run| !errors && !is_metadata(run));
+        let found: Vec<Found> = taken.chain(freed.map(Found::Freed)).collect();
+        self.found.extend(found);
+    }
+
+    /// Errors were found, or the file system is another one: nothing that was found counts any more.
+    pub(super) fn lose_found(&mut self) {
+        let sectors = self.sb.bytes().div_ceil(SECTOR as u64);
+        self.found.push(Found::Taken(0..sectors));
+    }
+
+    /// The journal lies somewhere else, or nowhere.
+    pub(super) fn lose_log(&mut self) {
+        let Some(log) = self.log.take() else { return };
+        self.moved = true;
+        let size = u64::from(self.sb.block_bytes);
+        let unit = SECTOR as u64;
+        let runs = log.extents.iter().map(|extent| {
+            let end = (extent.first + u64::from(extent.blocks)) * size;
+            Found::Taken(extent.first * size / unit..end.div_ceil(unit))
+        });
+        self.found.extend(runs);
     }
 
     /// Nothing is known of the blocks of a group any more.
@@ -261,6 +306,7 @@ impl Shadow {
         if self.log.as_ref().is_some_and(|log| log.extents == extents) {
             return false;
         }
+        self.lose_log();
         self.log = Some(Log { extents, head: None }).filter(|log| log.superblock().is_some());
         true
     }
@@ -275,11 +321,15 @@ impl Shadow {
         let before = std::mem::replace(&mut log.head, head);
         let Some(head) = head else { return };
         self.find_passed(head, before);
-        self.found.push(Found::Settled);
+        // One that is empty may be one whose replay has failed: the superblock will say.
+        if head.start != 0 || mutant!("ext4.empty-log-settles") {
+            self.found.push(Found::Settled);
+        }
     }
 
     fn find_passed(&mut self, head: Head, before: Option<Head>) {
-        let Some(log) = self.log.as_ref().filter(|_| self.wanted.journal) else { return };
+        let wants = self.wanted.journal && self.sb.has(Feature::HAS_JOURNAL);
+        let Some(log) = self.log.as_ref().filter(|_| wants) else { return };
         let size = u64::from(self.sb.block_bytes);
         let unit = SECTOR as u64;
         let blocks = head.passed(before).into_iter().flat_map(|run| log.at(run));
@@ -291,9 +341,10 @@ impl Shadow {
 
     /// A sector was written, maybe one of bitmaps.
     pub(super) fn bitmaps_are(&mut self, sector: u64, content: Content<'_>) {
-        let at = sector * SECTOR as u64 / u64::from(self.sb.block_bytes);
+        let size = u64::from(self.sb.block_bytes);
+        let blocks = sector * SECTOR as u64 / size..((sector + 1) * SECTOR as u64).div_ceil(size);
         let is_bitmap = |place: Place| matches!(place.what, What::Bitmap(_) | What::Blocks(_));
-        if !self.find(at).is_some_and(is_bitmap) {
+        if !blocks.into_iter().any(|block| self.find(block).is_some_and(is_bitmap)) {
             return;
         }
         let Content::Written(bytes) = content else {

@@ -35,7 +35,9 @@ impl Shadow {
                 continue;
             };
             for bitmap in group.block_bitmap.into_iter().chain([group.inode_bitmap]) {
-                let zeros = self.zeros.contains(&(bitmap * size / SECTOR as u64));
+                let end = ((bitmap + 1) * size).div_ceil(SECTOR as u64);
+                let mut sectors = bitmap * size / SECTOR as u64..end;
+                let zeros = sectors.all(|sector| self.zeros.contains(&sector));
                 let kind = if zeros { Holds::ZeroBitmap } else { Holds::Bitmap };
                 add(&mut pages, kind, share(bitmap..bitmap + 1));
             }
