@@ -110,17 +110,22 @@ impl Idiscard {
 
     /// By what writes have said; nothing where no file system is followed.
     pub(crate) fn count_pages(&self) -> Vec<Counted> {
-        let (mut pages, mut any, held) = (Pages::default(), false, self.held());
+        if self.followed().is_empty() {
+            return Vec::new();
+        }
+        let (mut pages, held) = (Pages::default(), self.held());
         self.each_shadow(|first, shadow| {
-            any = true;
             pages.append(&shadow.pages(&mut |bytes| held_of(&held, first, bytes)));
         });
-        if any { counted(&pages, held.sum()) } else { Vec::new() }
+        counted(&pages, held.sum())
     }
 
     /// By what lies there, which nobody changes meanwhile.
     pub(crate) async fn read_pages(&self, cx: &Cx) -> Vec<Counted> {
         let volumes = self.followed();
+        if volumes.is_empty() {
+            return Vec::new();
+        }
         let (mut pages, held) = (Pages::default(), self.held());
         for (sectors, sb) in &volumes {
             let Some((of, _)) = self.census(cx, sectors, sb, &held).await else {
@@ -128,7 +133,7 @@ impl Idiscard {
             };
             pages.append(&of);
         }
-        if volumes.is_empty() { Vec::new() } else { counted(&pages, held.sum()) }
+        counted(&pages, held.sum())
     }
 
     /// Sectors that say what the file systems hold, as they lie there now.
