@@ -81,11 +81,23 @@ uml() {
     *.xz) xz -dc "$kernel" >linux && chmod +x linux ;;
     *) cp "$kernel" linux ;;
     esac
-    {
+    begins() {
         echo '#!/bin/sh'
         echo 'PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin m=/tmp/m'
         echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /tmp; mkdir $m'
         echo 'mount -t devtmpfs d /dev 2>/dev/null'
+    }
+    boot() {
+        # shellcheck disable=SC2086
+        TMPDIR=/dev/shm timeout 120 ./linux mem=256M root=/dev/root rootfstype=hostfs rootflags=/ ro init="$dir/$1" \
+            con=null con0=fd:0,fd:1 "virtio_uml.device=$dir/disk.sock:2" random.trust_cpu=1 \
+            </dev/null >guest.log 2>&1
+        if grep -q "set fp regs failed" guest.log; then
+            skip uml "this kernel has no room for the registers of this machine's processor"
+        fi
+    }
+    {
+        begins
         cat steps
         cat <<'END'
 if command -v fio >/dev/null; then
@@ -101,13 +113,7 @@ END
     for kind in pblk qblk pftl slc-tlc; do
         ok "$kind: a drive and a target" made $kind
         begin --vhost-user disk.sock
-        # shellcheck disable=SC2086
-        TMPDIR=/dev/shm timeout 60 ./linux mem=256M root=/dev/root rootfstype=hostfs rootflags=/ ro init="$dir/init" \
-            con=null con0=fd:0,fd:1 "virtio_uml.device=$dir/disk.sock:2" random.trust_cpu=1 \
-            </dev/null >guest.log 2>&1
-        if grep -q "set fp regs failed" guest.log; then
-            skip uml "this kernel has no room for the registers of this machine's processor"
-        fi
+        boot init
         said "$kind: it has a cache" "cache write back"
         said "$kind: sectors of 4096 bytes" "sector 4096"
         said "$kind: it can discard" "discard 4294967296"
@@ -117,7 +123,69 @@ END
         command -v fio >/dev/null 2>&1 && said "$kind: fio verifies" verified
         said "$kind: fsck" sound
         ok "$kind: it ends well" ends
-        [ "$bad" -eq 0 ] || { tail -n 30 guest.log | sed 's/^/      | /' && break; }
+        [ "$bad" -eq 0 ] || { tail -n 30 guest.log | sed 's/^/      | /' && return; }
+    done
+    growing
+}
+
+# ext4 that grows while it is in use, which takes a capability that root does not have everywhere: iDiscard goes on
+# with what it knew, and follows what is new.
+growing() {
+    worker=${GHOSTS:-${CARGO_TARGET_DIR:-$root/target}/debug/examples/ghosts}
+    if ! [ -x "$worker" ]; then
+        echo "FAIL  no $worker: cargo build -p flashlane-testkit --example ghosts"
+        bad=$((bad + 1))
+        return
+    fi
+    for journal in has_journal ^has_journal; do
+        case="ext4 -O $journal that grows"
+        {
+            begins
+            echo "worker=$worker journal=$journal"
+            cat <<'END'
+echo
+mkfs.ext4 -q -F -b 4096 -O $journal -g 2048 /dev/vda 24M </dev/null
+seed=0
+for size in 24 30 41 56; do
+    mount -t ext4 -o discard /dev/vda $m || exit
+    if [ $size != 24 ]; then
+        # Beside the work of a round.
+        $worker $m /tmp/notes $seed work >/tmp/round 2>&1 &
+        work=$!
+        resize2fs /dev/vda ${size}M >/tmp/resize 2>&1 && echo "grown $size" || cat /tmp/resize
+        wait $work && echo "worked $size" || cat /tmp/round
+        seed=$((seed + 1))
+    fi
+    for _ in 1 2 3; do
+        $worker $m /tmp/notes $seed work >/tmp/round 2>&1 || cat /tmp/round
+        seed=$((seed + 1))
+    done
+    umount $m
+    fsck.ext4 -fn /dev/vda >/tmp/fsck 2>&1 && echo "sound $size" || cat /tmp/fsck
+done
+mount -t ext4 /dev/vda $m
+$worker $m /tmp/notes $seed check && echo "all there"
+umount $m
+echo o >/proc/sysrq-trigger
+sleep 5
+END
+        } >init.grows
+        chmod +x init.grows
+        ok "$case: a drive and a target" made pblk
+        begin --vhost-user disk.sock --idiscard=all
+        boot init.grows
+        for size in 30 41 56; do
+            said "$case: to $size MiB" "grown $size"
+            said "$case: beside work" "worked $size"
+            said "$case: fsck at $size MiB" "sound $size"
+        done
+        said "$case: every file" "all there"
+        left=$("$bin" top my.img --once --json - | tr ',{}' '\n' |
+            sed -n 's/^ *"\(dead_inodes\|zero_inodes\|dead_journal\|zero_bitmap\|freed\|held\)_sectors": *\([1-9][0-9]*\)$/\1/p' | sort | tr '\n' ' ')
+        ok "$case: no ghost pages, but $left" [ "$left" = "held " ]
+        ok "$case: it ends well" ends
+        ok "$case: it is followed on" grep -q "changed, and is followed on" said
+        [ "$bad" -eq 0 ] || { tail -n 30 guest.log | sed 's/^/      | /' && return; }
     done
 }
 

@@ -818,13 +818,14 @@ OUT appears when it is complete; what was there stays until then.")]
     #[command(after_help = "\
 Examples:
   flashlane serve my.img --target db --fuse-file disk --record db.parquet --record-content all
-  flashlane trace idiscard db.parquet with.parquet            and then, beside each other:
-  flashlane compare db.parquet with.parquet --device disksim --target pftl
+  flashlane trace idiscard db.parquet with.parquet
+  flashlane run with.parquet --device disksim --target pftl
   flashlane trace idiscard db.parquet with.parquet --ghosts all
-  flashlane trace idiscard db.parquet db-meta.parquet --ghosts watch    no discards, contents of metadata only
+  flashlane trace idiscard db.parquet meta.parquet --ghosts watch     only cuts the contents
 
-What is dead is told by what was written to the metadata of ext4, so the recording must have contents. OUT
-has those of metadata only, so that it can be replayed under iDiscard, and shows nothing of files.")]
+What is dead is told by what was written to the metadata of ext4, so the recording must have
+contents. OUT has those of metadata only: it can be replayed under iDiscard, and shows nothing of
+files.")]
     Idiscard(TraceIdiscard),
     /// Record what a drive's target is asked, while it is in use (`serve`, `run --drive`)
     #[command(after_help = "\
@@ -1473,7 +1474,9 @@ pub(crate) struct TraceIdiscard {
 pub(crate) enum Contents {
     /// Of the file system's metadata; what else a write has is zeros then
     Metadata,
+    /// All that IN has
     All,
+    /// None
     None,
 }
 

@@ -165,7 +165,6 @@ impl Pending {
     }
 
     /// What is decided is done without a flush.
-    #[cfg_attr(not(debug_assertions), allow(dead_code))]
     pub(crate) fn skip_flush(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         self.ready.iter_mut().zip(&mut written).for_each(|(to, from)| to.append(from));

@@ -1,15 +1,15 @@
 //! What is followed, who is at it, and what is to be discarded next.
 //!
 //! Owns: the file systems that are followed, the requests under way on what says something of them, the
-//! discard under way; what else than inodes waits for one is in `pending.rs`. Promises: a sector is discarded only while no request is at it; what two writes
-//! at once, or one that failed, have left there is not known; what was read counts only where nobody has
-//! written since. Never: waits; touches the drive.
+//! discard under way; what else than inodes waits for one is in `pending.rs`. Promises: a sector is
+//! discarded only while no request is at it; what two writes at once, or one that failed, have left there
+//! is not known; what was read counts only where nobody has written since. Never: waits; touches the drive.
 
 use crate::Ghosts;
 use crate::partitions::{self, Tables};
 use crate::pending::{Pending, Why};
 use flashlane_base::mutant;
-use flashlane_ext4::{Change, Content, Ext4Error, SECTOR, Shadow, Superblock};
+use flashlane_ext4::{Change, Content, Ext4Error, Found, SECTOR, Shadow, Superblock};
 use flashlane_ftl::block::BlockOp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -312,7 +312,9 @@ impl State {
         let begun = self.volumes.iter_mut().filter(|v| v.flush == Flushed::Begun);
         begun.for_each(|volume| volume.flush = if good { Flushed::Yes } else { Flushed::Not });
         if !good && self.stops {
+            // There will be no other one.
             self.pending.give_up();
+            self.volumes.iter_mut().for_each(|volume| volume.flush = Flushed::Yes);
         }
     }
 
@@ -515,8 +517,9 @@ impl State {
             }
         }
         moved |= shadow.settle();
-        // What was read may be older than what is on its way.
-        drop(shadow.take_found());
+        // What was read may be older than what is on its way: it frees nothing.
+        let taken = shadow.take_found().into_iter().filter(|f| matches!(f, Found::Taken(_)));
+        taken.for_each(|taken| self.pending.found(&volume.sectors, taken));
         moved
     }
 

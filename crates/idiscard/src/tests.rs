@@ -4,7 +4,7 @@ use crate::state::{State, Task};
 use crate::{Ghosts, IDISCARD, Idiscard, Wanted};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ext4::Content;
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::layer::{Kind, Layer, Seam, Stop};
 use flashlane_rt::{CostTable, Cx, Join, Virtual};
 use flashlane_testkit::ext4::{self as made, IN_BLOCK, Inode, PER_GROUP, TABLE_BLOCKS};
@@ -647,4 +647,42 @@ fn an_empty_log_settles_nothing() {
         s.flush().await;
         assert!(!s.holds(DATA).await);
     });
+}
+
+/// A drive that takes writes, and makes nothing durable.
+struct Unflushed(Arc<Ram>);
+
+impl BlockDev for Unflushed {
+    fn info(&self) -> &BlockInfo {
+        self.0.info()
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        match io.op {
+            BlockOp::Flush => Started::Done(Err(BlockError::ReadOnly("the test says so"))),
+            _ => self.0.start(cx, io),
+        }
+    }
+    fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.0.extent(lba, most)
+    }
+}
+
+/// What waits for a flush is given up when the drive ends and can't flush.
+#[test]
+fn a_stop_ends_where_nothing_can_be_flushed() {
+    let ram = Arc::new(Ram::new(DRIVE, 4096, Ns::from_us(100), 1));
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    let ended = run.run(async move {
+        let below = Arc::new(Unflushed(ram.clone()));
+        let layer = Idiscard::start_on(&cx, below, ALL).await;
+        let small = Small::new(layer.clone(), ram, cx.clone(), false).await;
+        small.bits(false).await;
+        small.write(0, &made::superblock(true, made::GROUPS)).await;
+        cx.sleep(Ns::from_ms(10)).await;
+        layer.stop(&cx, Stop::Clean).await.expect("it ends");
+        small.holds(DATA).await
+    });
+    assert!(ended.expect("nobody waits for ever"), "nothing was durable");
 }
