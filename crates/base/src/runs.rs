@@ -57,6 +57,9 @@ impl Runs {
     }
 
     pub fn remove(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
         let met: Vec<Range<u64>> = self.meeting(range.clone()).collect();
         for run in met {
             self.0.remove(&run.start);
