@@ -40,7 +40,7 @@ trap 'exit 130' INT TERM
 cd "$work"
 mkdir mnt
 
-# serve RANGES ARGUMENT...: a new drive, of which the contents of these ranges are recorded.
+# serve RANGES PERCENT ARGUMENT...: a new drive with so much to spare, of which the contents of these ranges are recorded.
 serve() {
     local ranges=$1 percent=$2
     shift 2
@@ -69,11 +69,11 @@ end() {
     server=
     cat said >&2
 }
-# cut FROM UNTIL NAME: this part of the recording, with the contents of metadata.
+# cut_out FROM UNTIL NAME: this part of the recording, with the contents of metadata.
 cut_out() {
     "$flashlane" trace idiscard all.parquet "$3" --ghosts watch --from "$1" ${2:+--until "$2"} >&2
 }
-# make_files BYTES COUNT SIZE
+# make_files COUNT SIZE REQUEST PATTERN: COUNT files of SIZE, written by requests of REQUEST in fio's PATTERN, until it is full.
 make_files() {
     ulimit -n 8192
     fio --name=f --directory=mnt --nrfiles="$1" --filesize="$2" --bs="$3" --rw="$4" --ioengine=libaio --iodepth=32 \
@@ -85,7 +85,6 @@ delete_one_by_one() {
 
 case $recipe in
 files)
-    # All of the inodes' tables and of what else there is lies before that, and files too.
     serve all 15 --preset disksim
     mkfs.ext4 -q -F -b 4096 -O '^has_journal,^resize_inode' "$loop"
     mount -t ext4 -o discard,noinit_itable "$loop" mnt

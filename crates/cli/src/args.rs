@@ -220,9 +220,9 @@ fn ghosts_of(text: &str) -> Result<Ghosts, String> {
     let words = text.split(',').map(str::trim).filter(|word| !matches!(*word, "" | "inodes"));
     words.into_iter().try_fold(Ghosts::default(), |ghosts, word| match word {
         "all" => Ok(Ghosts { wanted: Wanted::ALL, ..ghosts }),
-        _ => ghosts
-            .with(word, true)
-            .ok_or_else(|| format!("`{word}` is none of inodes, {}, all", Ghosts::KEYS.join(", "))),
+        _ => ghosts.with(word, true).ok_or_else(|| {
+            format!("`{word}` is none of inodes, {}, all", Ghosts::keys().join(", "))
+        }),
     })
 }
 

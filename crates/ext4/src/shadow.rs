@@ -1,10 +1,11 @@
 //! What is known of a file system by who stands under it: from each write that passed.
 //!
 //! Owns: what lies where, the newest bitmaps of each group, what each piece of the inode tables holds, and
-//! which blocks of inodes are dead; in `blocks.rs` which blocks are free, and where the journal is. Promises: a block is dead only if all its bits in the newest bitmap are
-//! clear *and* each inode in it was freed by the kernel, or never used, as it stands on the medium; what
-//! nobody has seen is not known, and nothing of it is dead; a byte for each piece of the tables, a bit for
-//! each inode and each block. Never: reads; discards.
+//! which blocks of inodes are dead; in `blocks.rs` which blocks are free, and where the journal is, in
+//! `pages.rs` how many blocks hold what. Promises: a block is dead only if all its bits in the newest
+//! bitmap are clear *and* each inode in it was freed by the kernel, or never used, as it stands on the
+//! medium; what nobody has seen is not known, and nothing of it is dead; a byte for each piece of the
+//! tables, a bit for each inode and each block. Never: reads; discards.
 //!
 //! **Why a dead block may be discarded while the file system is mounted.** It reads as zeros then, so what
 //! is asked is whether anybody needs an inode from the medium that is freed there. The newest version of

@@ -1,9 +1,11 @@
 //! The way of a request, and the task in the background.
 //!
 //! Owns: [`Idiscard`]. Promises: a request goes on as it came, and its answer comes back as it was; one far
-//! from any metadata costs a look at a bit; one at metadata waits for nothing but a discard at the same
-//! sector. After the start nothing is read but tables of partitions and descriptors that have changed, and once
-//! all of a file system that was followed late, while it is unmounted. Never: writes; discards what [`Shadow`] does not call dead.
+//! from any metadata costs a look at a bit, unless more than inodes is discarded; one that is looked at
+//! waits for nothing but a discard at the same sector. After the start nothing is read but tables of
+//! partitions and descriptors that have changed, and once all of a file system that was followed late,
+//! while it is unmounted. It flushes at the start, behind that reading, and at the stop, where something
+//! waits for that. Never: writes; discards what neither [`Shadow`] calls dead nor `pending.rs` gives out.
 //!
 //! [`Shadow`]: flashlane_ext4::Shadow
 

@@ -2,12 +2,14 @@
 //!
 //! Owns: the layer [`IDISCARD`], which stands on logical sectors: it finds ext4 on the whole drive or in
 //! partitions, follows it in what the host writes ("iDiscard: Enhanced Discard() Scheme for Flash Storage
-//! Devices", section III, does the same in the kernel), and discards each block of inodes that is dead. Promises: no
-//! request of the host is changed, refused or added; what is not ext4, or is not understood, is left
-//! alone, and a sentence says why; a discard and a request at the same sector never meet. Never: writes.
+//! Devices", section III, does the same in the kernel), and discards each block of inodes that is dead, and
+//! what else is wanted ([`Ghosts`]). Promises: no request of the host is changed or refused; what is not
+//! ext4, or is not understood, is left alone, and a sentence says why; a discard and a request at the same
+//! sector never meet. Never: writes.
 //!
 //! The way through it: [`layer`] is the way of a request, `state.rs` what is followed and in which order,
-//! [`flashlane_ext4::Shadow`] what is dead.
+//! [`flashlane_ext4::Shadow`] what is dead, `pending.rs` what else waits for its discard. `pages.rs` counts
+//! what the drive holds, [`recording`] does the same for a recorded trace.
 
 mod layer;
 mod pages;
@@ -49,9 +51,6 @@ pub struct Ghosts {
 type Choice = (&'static str, fn(&mut Ghosts) -> &mut bool);
 
 impl Ghosts {
-    /// Keys of the settings, each true or false.
-    pub const KEYS: [&'static str; 5] = ["zeros", "bitmaps", "journal", "freed", "watch"];
-
     const CHOICES: [Choice; 5] = [
         ("zeros", |g| &mut g.wanted.zeros),
         ("bitmaps", |g| &mut g.wanted.bitmaps),
@@ -63,6 +62,11 @@ impl Ghosts {
     /// Every request may say something, not only those at metadata.
     pub(crate) fn follows_all(&self) -> bool {
         !self.watch && (self.wanted.bitmaps || self.wanted.journal || self.wanted.freed)
+    }
+
+    /// Keys of the settings, each true or false.
+    pub fn keys() -> [&'static str; 5] {
+        Ghosts::CHOICES.map(|(name, _)| name)
     }
 
     /// With a choice turned on or off; `None` if there is none of that name.

@@ -83,9 +83,7 @@ impl Pending {
         if mutant!("idiscard.written-since-ignored") {
             return;
         }
-        let stages = [&mut self.written, &mut self.ready].into_iter().chain(&mut self.flushing);
-        stages.flatten().for_each(|runs| runs.remove(sectors.clone()));
-        self.fresh.remove(sectors.clone());
+        self.forget(sectors);
         if self.deciders > 0 {
             self.recent.insert(sectors.clone());
             self.all_recent |= self.recent.len() >= RUNS_MAX;
@@ -106,7 +104,8 @@ impl Pending {
             Found::Freed(_) | Found::Passed(_) if self.all_recent => {}
             Found::Freed(run) => Pending::add(&mut self.fresh, at(run), &self.recent),
             Found::Passed(run) => {
-                Pending::add(&mut self.written[Why::Passed as usize], at(run), &self.recent);
+                let runs = Pending::waiting(&mut self.written, &mut self.ready, Why::Passed);
+                Pending::add(runs, at(run), &self.recent);
             }
             Found::ZeroBitmap(sector) => {
                 // It is the write itself that has said so.
@@ -122,10 +121,16 @@ impl Pending {
                 for run in met {
                     let run = run.start.max(of.start)..run.end.min(of.end);
                     self.fresh.remove(run.clone());
-                    self.written[Why::Freed as usize].insert(run);
+                    Pending::waiting(&mut self.written, &mut self.ready, Why::Freed).insert(run);
                 }
             }
         }
+    }
+
+    /// Where what has to be durable first goes.
+    fn waiting<'a>(written: &'a mut Kinds, ready: &'a mut Kinds, why: Why) -> &'a mut Runs {
+        let to = if mutant!("idiscard.unflushed-is-durable") { ready } else { written };
+        &mut to[why as usize]
     }
 
     fn add(runs: &mut Runs, run: Range<u64>, but: &Runs) {
@@ -162,12 +167,6 @@ impl Pending {
     /// What waits for a flush will wait for ever.
     pub(crate) fn give_up(&mut self) {
         self.written.iter_mut().for_each(Runs::clear);
-    }
-
-    /// What is decided is done without a flush.
-    pub(crate) fn skip_flush(&mut self) {
-        let mut written = std::mem::take(&mut self.written);
-        self.ready.iter_mut().zip(&mut written).for_each(|(to, from)| to.append(from));
     }
 
     /// The next sectors that follow each other, `most` at most, at which no request is; they are not given

@@ -269,9 +269,6 @@ impl State {
                 found.for_each(drop);
             }
         }
-        if mutant!("idiscard.unflushed-is-durable") {
-            self.pending.skip_flush();
-        }
     }
 
     /// Nothing is known of what was found in a file system.
