@@ -11,8 +11,10 @@ use flashlane_rt::{CostTable, Virtual};
 use flashlane_serve::Export;
 use flashlane_serve::fuse::Answers;
 use flashlane_testkit::Ram;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -27,6 +29,8 @@ const SECTORS: u64 = 32;
 const FILE: usize = SECTORS as usize * SECTOR_BYTES;
 /// Of real time. An answer that has not come by then does not come.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Who takes no answer goes when nothing is taken of it for so long: the answers are in the way.
+const HURRY: Duration = Duration::from_millis(20);
 /// Requests of the protocol.
 const GETATTR: u32 = 3;
 const SETATTR: u32 = 4;
@@ -71,9 +75,8 @@ fn talk(bytes: &[u8], how: How) -> bool {
         let pair =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (theirs, socket) = pair.expect("a pair of sockets");
-        for which in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, which, Some(PATIENCE)).expect("a socket");
-        }
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).expect("a socket");
+        set_socket_timeout(&socket, Timeout::Send, Some(HURRY)).expect("a socket");
         let device = Arc::new(Ram::new(SECTORS, SECTOR_BYTES, Ns::from_us(20), 1));
         let export = Arc::new(Export::new("disk", device.clone()));
         let mut caller = Caller::new(socket, how);
@@ -136,9 +139,12 @@ struct Caller {
     /// As many are asked before an answer is waited for.
     at_once: usize,
     is_stopped: bool,
+    is_gone: bool,
     has_written: bool,
     has_read: bool,
-    heard: Vec<u8>,
+    /// Answers that came while something was said.
+    came: VecDeque<Vec<u8>>,
+    room: Vec<u8>,
 }
 
 impl Caller {
@@ -151,9 +157,11 @@ impl Caller {
             next: 1,
             at_once: 1,
             is_stopped: false,
+            is_gone: false,
             has_written: false,
             has_read: false,
-            heard: vec![0; 2 * FILE],
+            came: VecDeque::new(),
+            room: vec![0; 2 * FILE],
         }
     }
 
@@ -165,9 +173,20 @@ impl Caller {
         let head = [(40 + body.len()) as u32, number].map(u32::to_ne_bytes).concat();
         let head = [head, [unique, 1].map(u64::to_ne_bytes).concat(), words].concat();
         let all = [&head, body].concat();
-        let sent = rustix::io::write(&self.socket, &all).expect("it is taken in time");
-        assert_eq!(sent, all.len());
-        unique
+        loop {
+            match rustix::io::write(&self.socket, &all) {
+                Ok(sent) => assert_eq!(sent, all.len()),
+                Err(Errno::AGAIN) if self.how == How::Goes => self.is_gone = true,
+                // Whoever answers waits until an answer is taken.
+                Err(Errno::AGAIN) => {
+                    let answer = self.take();
+                    self.came.push_back(answer);
+                    continue;
+                }
+                Err(e) => panic!("a request can't be sent: {e}"),
+            }
+            return unique;
+        }
     }
 
     /// The first words, which are heard when somebody listens.
@@ -178,21 +197,25 @@ impl Caller {
         self.send(INIT, &body);
     }
 
+    /// The next answer from the socket.
+    fn take(&mut self) -> Vec<u8> {
+        let bytes = rustix::io::read(&self.socket, &mut self.room[..]);
+        self.room[..bytes.expect("each request is answered")].to_vec()
+    }
+
     /// The next answer: its number, error and body.
     fn hear(&mut self) -> (u64, i32, Vec<u8>) {
-        let bytes = rustix::io::read(&self.socket, &mut self.heard[..]);
-        let bytes = bytes.expect("each request is answered");
-        let heard = &self.heard[..bytes];
-        assert!(bytes >= 16 && word(heard, 0) as usize == bytes, "an answer is whole");
+        let heard = self.came.pop_front().unwrap_or_else(|| self.take());
+        assert!(heard.len() >= 16 && word(&heard, 0) as usize == heard.len(), "an answer is whole");
         let unique = u64::from_ne_bytes(heard[8..16].try_into().expect("eight bytes"));
-        (unique, -(word(heard, 4) as i32), heard[16..].to_vec())
+        (unique, -(word(&heard, 4) as i32), heard[16..].to_vec())
     }
 
     /// Does the script, and says when it is half done.
     fn converse(mut self, script: &[u8], mut tells: UnixStream) -> Caller {
         assert_eq!(self.hear().1, 0, "it is taken in");
         let mut rest = script;
-        while let Some((kind, more)) = rest.split_first() {
+        while let Some((kind, more)) = rest.split_first().filter(|_| !self.is_gone) {
             rest = self.item(*kind, more);
             if self.how == How::IsStopped && !self.is_stopped && rest.len() <= script.len() / 2 {
                 // Some are asked before it, and answered behind it.
@@ -201,6 +224,8 @@ impl Caller {
             }
         }
         if self.how == How::Goes {
+            // The core may be waiting for room for an answer: nothing else would end that.
+            rustix::net::shutdown(&self.socket, Shutdown::Both).expect("a socket");
             return self;
         }
         self.settle();
