@@ -1,0 +1,361 @@
+//! Checkpoints.
+//!
+//! Owns: what belongs to one, in which order it goes to the medium, what is free behind it.
+//! Promises: it is the file system at one moment, between two operations; others go on while it is
+//! written; if it is cut short the one before counts, and nothing that that one needs was changed.
+//! Never: writes pages of files.
+//!
+//! The order: dirty directories and nodes to new places, summaries, the other copies of changed
+//! sectors of the tables, head and body; a flush; the foot; a flush. The packs take turns. Only then
+//! are segments without anything valid trimmed.
+
+use crate::error::{FsError, Result};
+use crate::format::{
+    Addr, Batch, NAT_JOURNAL, NatSector, Nid, Owner, Pack, SECTOR, SIT_JOURNAL, SitSector,
+};
+use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
+use crate::nodes::Dirty;
+use crate::segments::Heat;
+use crate::state::{Need, State, Step, Stop};
+use flashlane_base::mutant;
+use flashlane_rt::Cx;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a checkpoint writes, all of one moment.
+struct Moment {
+    /// Pages of directories: file, page, its (number, version) in memory, where to.
+    pages: Vec<(Nid, u64, (u64, u64), Sent)>,
+    nodes: Vec<(Nid, Sent)>,
+    /// Summaries: segment, how many owners, its sectors.
+    summaries: Vec<(u32, usize, Vec<u8>)>,
+    /// Sectors of the tables, and where they go.
+    tables: Vec<(u64, Vec<u8>)>,
+    pack: Pack,
+    /// Segments that nothing needs behind it.
+    leaving: Vec<u32>,
+    // What is forgotten when it is durable.
+    young: BTreeSet<Nid>,
+    bound: BTreeSet<Nid>,
+    freed: BTreeSet<Nid>,
+    nat_changed: BTreeSet<Nid>,
+    sit_changed: BTreeSet<u32>,
+}
+
+impl State {
+    /// Dirty pages of directories.
+    fn dirty_dirs(&mut self) -> Step<Vec<(Nid, u64)>> {
+        let mut all = Vec::new();
+        for ino in self.pages.dirty_files() {
+            if crate::nodes::is_dir(self.inode(ino)?.mode) {
+                let pages = self.pages.dirty_of(ino, 0..u64::MAX);
+                all.extend(pages.into_iter().map(|page| (ino, page)));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Decides what belongs to a checkpoint.
+    fn moment(&mut self, clean: bool) -> Step<Moment> {
+        // All that may lack comes first.
+        let dirs = self.dirty_dirs()?;
+        let mut owners = Vec::with_capacity(dirs.len());
+        let mut nodes: BTreeSet<Nid> = self.dirty_nodes.values().copied().collect();
+        for (ino, index) in &dirs {
+            let Some((nid, slot)) = self.find_slot(*ino, *index)? else {
+                let why = format!("no node names page {index} of directory {ino}");
+                return Err(FsError::Damaged(why).into());
+            };
+            owners.push(Owner { nid, slot });
+            // The node that names it changes, and the inode may.
+            nodes.extend([nid, *ino]);
+        }
+        let mut by_heat: BTreeMap<Heat, Vec<Nid>> = BTreeMap::new();
+        for nid in &nodes {
+            self.nat.get(*nid)?;
+            by_heat.entry(self.heat_of(*nid)?).or_default().push(*nid);
+        }
+        // The table is written from what is in memory.
+        if self.nat.changed.len() + nodes.len() > NAT_JOURNAL as usize {
+            for sector in nat_sectors(self.nat.changed.iter()) {
+                self.nat.sector(sector)?;
+            }
+        }
+        if let Some(segment) = self.segments.known_in_part() {
+            return Err(Stop::Need(Need::Summary(segment)));
+        }
+        let mut pages_in_flight = false;
+        for (ino, index) in &dirs {
+            pages_in_flight |= self.pages.get(*ino, *index).is_some_and(|p| p.in_flight > 0);
+        }
+        if pages_in_flight || !self.assigning.is_empty() {
+            return Err(Stop::Need(Need::Quiet));
+        }
+        self.segments.reserve(Heat::HotData, dirs.len() as u64)?;
+        for (heat, nids) in &by_heat {
+            self.segments.reserve(*heat, nids.len() as u64)?;
+        }
+
+        // From here on nothing lacks.
+        self.checkpointing = true;
+        let mut pages = Vec::with_capacity(dirs.len());
+        for ((ino, index), owner) in dirs.into_iter().zip(owners) {
+            let addr = self.segments.allocate_reserved(Heat::HotData, owner);
+            let before = self.set_addr(ino, index, addr)?;
+            self.unname_written(before);
+            self.segments.set_valid(addr);
+            let page = self.pages.get(ino, index).expect("a dirty page is there");
+            let (is, content) = ((page.id, page.version), page.content.clone());
+            self.pages.begin(ino, index);
+            self.pages.clean(ino, index);
+            pages.push((ino, index, is, Sent { addr, content }));
+        }
+        let version = self.version;
+        let mut sent = Vec::with_capacity(nodes.len());
+        for (heat, nids) in by_heat {
+            for nid in nids {
+                if self.nodes.get(&nid).is_some_and(|node| node.dirty > Dirty::Clean) {
+                    sent.push((nid, self.send_node(nid, heat, version, Batch::default())?));
+                }
+            }
+        }
+        let leaving = self.segments.leave();
+        let parts = self.layout.summary_sectors;
+        let summaries = self
+            .segments
+            .unsaved()
+            .map(|(segment, owners)| (segment, owners.len(), summary(segment, owners, parts)))
+            .collect();
+        let (mut nat_copies, mut sit_copies) = (self.nat_copies.clone(), self.sit_copies.clone());
+        let mut tables = Vec::new();
+        let mut nat_changed = BTreeSet::new();
+        let in_place = mutant!("parafs.tables-in-place");
+        if self.nat.changed.len() > NAT_JOURNAL as usize {
+            nat_changed = std::mem::take(&mut self.nat.changed);
+            for sector in nat_sectors(nat_changed.iter()) {
+                if !in_place {
+                    flip(&mut nat_copies, sector);
+                }
+                let at = self.layout.nat_at(sector, crate::fs::bit(&nat_copies, sector));
+                tables.push((at, NatSector(self.nat.sector(sector)?).encode(sector)));
+            }
+        }
+        let mut sit_changed = BTreeSet::new();
+        if self.segments.changed.len() > SIT_JOURNAL as usize {
+            sit_changed = std::mem::take(&mut self.segments.changed);
+            let per = self.layout.sit_entries();
+            let sectors: BTreeSet<u32> = sit_changed.iter().map(|segment| segment / per).collect();
+            for sector in sectors {
+                if !in_place {
+                    flip(&mut sit_copies, sector);
+                }
+                let segments = sector * per..self.layout.shape.segments().min((sector + 1) * per);
+                let entries = segments.map(|s| self.segments.get(s).entry.clone()).collect();
+                let at = self.layout.sit_at(sector, crate::fs::bit(&sit_copies, sector));
+                tables.push((at, SitSector(entries).encode(sector)));
+            }
+        }
+        let nat = self.nat.changed.iter();
+        let nat = nat.map(|nid| Ok((*nid, self.nat.get(*nid)?))).collect::<Step<Vec<_>>>()?;
+        let sit = self.segments.changed.iter();
+        let sit = sit.map(|s| (*s, self.segments.get(*s).entry.clone())).collect();
+        let pack = Pack {
+            version: self.version + 1,
+            clean,
+            age: self.segments.age,
+            next_nid: self.nat.next,
+            nodes: self.nat.used,
+            files: self.files,
+            generation: self.generation,
+            kept: self.kept,
+            nat_copies,
+            sit_copies,
+            nat,
+            sit,
+            heads: self.segments.heads(),
+            orphans: self.orphans.iter().copied().collect(),
+        };
+        Ok(Moment {
+            pages,
+            nodes: sent,
+            summaries,
+            tables,
+            pack,
+            leaving,
+            young: std::mem::take(&mut self.young),
+            bound: std::mem::take(&mut self.bound),
+            freed: std::mem::take(&mut self.nat.freed),
+            nat_changed,
+            sit_changed,
+        })
+    }
+
+    /// The same, or nothing: who takes a checkpoint can't wait for one.
+    fn moment_or_none(&mut self, clean: bool) -> Step<Moment> {
+        match self.moment(clean) {
+            Err(Stop::Need(Need::Room)) if self.segments.take_back() > 0 => self.moment(clean),
+            other => other,
+        }
+        .map_err(|stop| match stop {
+            Stop::Need(Need::Room) => Stop::Fail(FsError::NoSpace),
+            other => other,
+        })
+    }
+
+    /// See [`Need::Quiet`].
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let Ok(dirs) = self.dirty_dirs() else { return true };
+        let busy = |(ino, index): (Nid, u64)| {
+            self.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
+        };
+        !dirs.into_iter().any(busy) && self.assigning.is_empty()
+    }
+
+    /// The checkpoint is durable.
+    fn committed(&mut self, m: &Moment) {
+        self.version = m.pack.version;
+        self.nat_copies.clone_from(&m.pack.nat_copies);
+        self.sit_copies.clone_from(&m.pack.sit_copies);
+        (self.batches, self.window_used) = (0, 0);
+        for (segment, owners, _) in &m.summaries {
+            self.segments.saved(*segment, *owners);
+        }
+        self.segments.left(&m.leaving);
+    }
+
+    /// It could not be written: what it had is still to be done.
+    fn failed(&mut self, m: Moment) {
+        self.young.extend(m.young);
+        self.bound.extend(m.bound);
+        self.nat.freed.extend(m.freed);
+        self.nat.changed.extend(m.nat_changed);
+        self.segments.changed.extend(m.sit_changed);
+        self.segments.stay(&m.leaving);
+    }
+}
+
+impl Fs {
+    /// Takes a checkpoint: all names, and all files as far as their pages have been written.
+    ///
+    /// # Errors
+    /// The medium did not take it. The file system is read-only then: what it would write from now
+    /// on could not be found again.
+    pub async fn checkpoint(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        self.take_checkpoint(cx, false).await
+    }
+
+    pub(crate) async fn take_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
+        self.with(cx, |s| s.writable()).await?;
+        loop {
+            self.changed.wait(cx, || !self.lock().has_checkpointer).await;
+            let mut s = self.lock();
+            if !s.has_checkpointer {
+                s.has_checkpointer = true;
+                break;
+            }
+        }
+        let mut outcome = self.try_checkpoint(cx, clean).await;
+        for _ in 1..crate::write::TRIES {
+            match outcome {
+                // Places that fail are not used again: the next try has others.
+                Err(FsError::Io(_)) => outcome = self.try_checkpoint(cx, clean).await,
+                _ => break,
+            }
+        }
+        self.lock().has_checkpointer = false;
+        self.changed.wake(cx);
+        if let Err(e) = &outcome
+            && *e != FsError::NoSpace
+        {
+            self.stop_writing(e);
+        }
+        outcome
+    }
+
+    async fn try_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
+        let m = self.with(cx, |s| s.moment_or_none(clean)).await?;
+        let written = self.write_moment(cx, &m).await;
+        let mut s = self.lock();
+        s.checkpointing = false;
+        let outcome = match written {
+            Ok(()) => {
+                s.committed(&m);
+                Ok(m.leaving)
+            }
+            Err(e) => {
+                s.failed(m);
+                Err(e)
+            }
+        };
+        drop(s);
+        self.changed.wake(cx);
+        for segment in outcome? {
+            self.trim(cx, segment);
+        }
+        Ok(())
+    }
+
+    async fn write_moment(self: &Arc<Fs>, cx: &Cx, m: &Moment) -> Result<()> {
+        // Pages and nodes first, all at once.
+        let pages = m.pages.iter().map(|(.., sent)| sent);
+        let sent = pages.chain(m.nodes.iter().map(|(_, sent)| sent));
+        let all: Vec<(Addr, Arc<Vec<u8>>)> = sent.map(|s| (s.addr, s.content.clone())).collect();
+        let results = self.send(cx, all).await;
+        let mut outcome = Ok(());
+        {
+            let mut s = self.lock();
+            let (of_pages, of_nodes) = results.split_at(m.pages.len());
+            for ((ino, index, is, sent), result) in m.pages.iter().zip(of_pages) {
+                s.segments.arrived(sent.addr);
+                s.pages.end(*ino, *index, *is, result.is_ok());
+                if result.is_err() {
+                    s.segments.give_up(sent.addr);
+                    s.pages.again(*ino, *index, is.0);
+                }
+                outcome = outcome.and(result.clone());
+            }
+            for ((nid, sent), result) in m.nodes.iter().zip(of_nodes) {
+                s.node_sent(*nid, sent.addr, result.is_ok());
+                outcome = outcome.and(result.clone());
+            }
+        }
+        outcome?;
+        // fsyncs that were under way: their nodes belong to it.
+        self.changed.wait(cx, || self.lock().nodes_in_flight == 0).await;
+        let layout = self.sb.layout;
+        for (segment, _, sectors) in &m.summaries {
+            self.medium.write_meta(cx, layout.summary_at(*segment), sectors).await?;
+        }
+        for (at, sector) in &m.tables {
+            self.medium.write_meta(cx, *at, sector).await?;
+        }
+        let place = layout.packs[(m.pack.version % 2) as usize];
+        let place = if mutant!("parafs.one-pack") { layout.packs[0] } else { place };
+        let (all, foot) = m.pack.encode();
+        self.medium.write_meta(cx, place, &all).await?;
+        if !mutant!("parafs.foot-unordered") {
+            self.medium.flush(cx).await?;
+        }
+        let foot_at = place + (all.len() / SECTOR) as u64;
+        self.medium.write_meta(cx, foot_at, &foot).await?;
+        if mutant!("parafs.checkpoint-unflushed") {
+            return Ok(());
+        }
+        self.medium.flush(cx).await
+    }
+
+    /// Trims a segment that a checkpoint has left.
+    fn trim(self: &Arc<Fs>, cx: &Cx, segment: u32) {
+        self.lock().trims += 1;
+        let (fs, theirs) = (self.clone(), cx.clone());
+        cx.spawn(async move {
+            let trimmed = fs.medium.trim(&theirs, &fs.sb.layout, segment).await;
+            {
+                let mut s = fs.lock();
+                s.trims -= 1;
+                s.segments.trimmed(segment, trimmed.is_ok());
+            }
+            fs.changed.wake(&theirs);
+        });
+    }
+}

@@ -1,0 +1,201 @@
+//! Sectors of the tables in the in-place region: nodes, segments, summaries, window.
+//!
+//! Owns: the bytes of each. Promises: a sector says which one it is, so that one in the wrong place
+//! is found. Never: knows which of two copies is valid; a checkpoint says that.
+
+use super::layout::{NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_SEGMENTS, bitmap_bytes};
+use super::pack::{NatEntry, Owner, SegmentEntry};
+use super::{Addr, FormatError, SECTOR, get16, get32, get64, head, put, put16, put32, put64};
+
+const NAT: u32 = u32::from_le_bytes(*b"pNAT");
+const SIT: u32 = u32::from_le_bytes(*b"pSIT");
+const SUMMARY: u32 = u32::from_le_bytes(*b"pSUM");
+const WINDOW: u32 = u32::from_le_bytes(*b"pWIN");
+
+/// Magic, checksum, which sector, and 16 bytes more.
+pub(super) const AREA_HEAD: usize = 32;
+
+/// A sector of one of the areas that says which one it is.
+fn begin(number: u64) -> Vec<u8> {
+    let mut bytes = vec![0; SECTOR];
+    put64(&mut bytes, 8, number);
+    bytes
+}
+
+fn check(bytes: &[u8], magic: u32, what: &'static str, number: u64) -> Result<(), FormatError> {
+    head::check(bytes, magic, what)?;
+    match get64(bytes, 8) {
+        found if found == number => Ok(()),
+        value => Err(FormatError::Value { what, field: "its number", value }),
+    }
+}
+
+/// Nodes from `number` × 508 on: where each lies, and whose it is.
+pub(crate) struct NatSector(pub(crate) Vec<NatEntry>);
+
+impl NatSector {
+    pub(crate) fn encode(&self, number: u32) -> Vec<u8> {
+        let mut bytes = begin(number.into());
+        for (i, entry) in self.0.iter().enumerate() {
+            put32(&mut bytes, AREA_HEAD + 8 * i, entry.ino);
+            put32(&mut bytes, AREA_HEAD + 8 * i + 4, entry.addr.0);
+        }
+        head::seal(&mut bytes, NAT);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8], number: u32) -> Result<NatSector, FormatError> {
+        check(bytes, NAT, "a sector of the node address table", number.into())?;
+        let at = |i: usize| AREA_HEAD + 8 * i;
+        let entries = (0..NAT_ENTRIES as usize)
+            .map(|i| NatEntry { ino: get32(bytes, at(i)), addr: Addr(get32(bytes, at(i) + 4)) });
+        Ok(NatSector(entries.collect()))
+    }
+}
+
+/// What is valid in some segments.
+pub(crate) struct SitSector(pub(crate) Vec<SegmentEntry>);
+
+impl SegmentEntry {
+    pub(super) fn put(&self, bytes: &mut [u8], at: usize) {
+        put16(bytes, at, self.kind.into());
+        put64(bytes, at + 8, self.changed);
+        put(bytes, at + SIT_ENTRY, &self.valid);
+    }
+
+    pub(super) fn get(bytes: &[u8], at: usize, segment_pages: u32) -> SegmentEntry {
+        let mut valid = vec![0; bitmap_bytes(segment_pages)];
+        let from = at + SIT_ENTRY;
+        if let Some(found) = bytes.get(from..from + valid.len()) {
+            valid.copy_from_slice(found);
+        }
+        let kind = get16(bytes, at) as u8;
+        SegmentEntry { kind, changed: get64(bytes, at + 8), valid: valid.into() }
+    }
+}
+
+impl SitSector {
+    pub(crate) fn encode(&self, number: u32) -> Vec<u8> {
+        let mut bytes = begin(number.into());
+        let mut at = AREA_HEAD;
+        for entry in &self.0 {
+            entry.put(&mut bytes, at);
+            at += SIT_ENTRY + entry.valid.len();
+        }
+        head::seal(&mut bytes, SIT);
+        bytes
+    }
+
+    /// `count` entries.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        number: u32,
+        (count, segment_pages): (u32, u32),
+    ) -> Result<SitSector, FormatError> {
+        check(bytes, SIT, "a sector of the segment table", number.into())?;
+        let entry = SIT_ENTRY + bitmap_bytes(segment_pages);
+        let at = |i: u32| AREA_HEAD + i as usize * entry;
+        Ok(SitSector((0..count).map(|i| SegmentEntry::get(bytes, at(i), segment_pages)).collect()))
+    }
+}
+
+/// Whose the pages of a segment are, from some page on.
+pub(crate) struct SummarySector(pub(crate) Vec<Owner>);
+
+impl SummarySector {
+    /// Part `part` of the summary of `segment`.
+    pub(crate) fn encode(&self, segment: u32, part: u32) -> Vec<u8> {
+        let mut bytes = begin(number(segment, part));
+        for (i, owner) in self.0.iter().take(SUMMARY_ENTRIES as usize).enumerate() {
+            put32(&mut bytes, AREA_HEAD + 8 * i, owner.nid);
+            put32(&mut bytes, AREA_HEAD + 8 * i + 4, owner.slot);
+        }
+        head::seal(&mut bytes, SUMMARY);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8], segment: u32, part: u32) -> Result<Self, FormatError> {
+        check(bytes, SUMMARY, "a segment's summary", number(segment, part))?;
+        let at = |i: usize| AREA_HEAD + 8 * i;
+        let owners = (0..SUMMARY_ENTRIES as usize)
+            .map(|i| Owner { nid: get32(bytes, at(i)), slot: get32(bytes, at(i) + 4) });
+        Ok(SummarySector(owners.collect()))
+    }
+}
+
+fn number(segment: u32, part: u32) -> u64 {
+    u64::from(part) << 32 | u64::from(segment)
+}
+
+/// Segments that heads were given since a checkpoint (paper, 3.2: the update window).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WindowSector {
+    /// Of the checkpoint since which.
+    pub(crate) version: u64,
+    /// (segment, whose head it went to)
+    pub(crate) segments: Vec<(u32, u8)>,
+}
+
+impl WindowSector {
+    pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
+        let mut bytes = begin(number);
+        put64(&mut bytes, 16, self.version);
+        put32(&mut bytes, 24, self.segments.len() as u32);
+        // Four bits of a word are enough for a head, and 28 for a segment.
+        for (i, (segment, head)) in self.segments.iter().take(WINDOW_SEGMENTS).enumerate() {
+            put32(&mut bytes, AREA_HEAD + 4 * i, segment << 4 | u32::from(*head));
+        }
+        head::seal(&mut bytes, WINDOW);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8], number: u64) -> Result<WindowSector, FormatError> {
+        check(bytes, WINDOW, "a sector of the update window", number)?;
+        let count = (get32(bytes, 24) as usize).min(WINDOW_SEGMENTS);
+        let word = |i: usize| get32(bytes, AREA_HEAD + 4 * i);
+        let segments = (0..count).map(|i| (word(i) >> 4, (word(i) & 15) as u8)).collect();
+        Ok(WindowSector { version: get64(bytes, 16), segments })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_come_back_and_tell_where_they_belong() {
+        let nodes: Vec<NatEntry> =
+            (0..NAT_ENTRIES).map(|i| NatEntry { ino: i / 2, addr: Addr(i * 7) }).collect();
+        let bytes = NatSector(nodes.clone()).encode(3);
+        assert_eq!(NatSector::decode(&bytes, 3).expect("whole").0, nodes);
+        assert!(matches!(NatSector::decode(&bytes, 4), Err(FormatError::Value { .. })));
+        assert!(matches!(SitSector::decode(&bytes, 3, (1, 64)), Err(FormatError::Magic(_))));
+
+        let segments: Vec<SegmentEntry> = (0..9u8)
+            .map(|i| SegmentEntry {
+                kind: i,
+                changed: u64::from(i) << 40,
+                valid: vec![i; 8].into(),
+            })
+            .collect();
+        let bytes = SitSector(segments.clone()).encode(0);
+        assert_eq!(SitSector::decode(&bytes, 0, (9, 64)).expect("whole").0, segments);
+
+        let owners: Vec<Owner> =
+            (0..SUMMARY_ENTRIES).map(|i| Owner { nid: i, slot: u32::MAX - i }).collect();
+        let bytes = SummarySector(owners.clone()).encode(7, 1);
+        assert_eq!(SummarySector::decode(&bytes, 7, 1).expect("whole").0, owners);
+        assert!(SummarySector::decode(&bytes, 7, 0).is_err());
+
+        let window = WindowSector {
+            version: 9,
+            segments: (0..WINDOW_SEGMENTS as u32).map(|i| (i << 10, (i % 6) as u8)).collect(),
+        };
+        let bytes = window.encode(5);
+        assert_eq!(WindowSector::decode(&bytes, 5), Ok(window));
+        let mut torn = bytes;
+        torn[4000] ^= 1;
+        let what = "a sector of the update window";
+        assert_eq!(WindowSector::decode(&torn, 5), Err(FormatError::Checksum(what)));
+    }
+}

@@ -1,0 +1,291 @@
+//! Pages of directories.
+//!
+//! Owns: the bytes of a page of entries, the hash of a name, which pages a name may be in.
+//! Promises: an entry stays in its place as long as it exists, so a place is a position for
+//! readdir; bytes from anywhere name no entry outside of the page. Never: reads a page.
+//!
+//! As in F2FS (Documentation/filesystems/f2fs.rst, "Directory Structure") a directory is a hash
+//! table of levels: level n has 2^n buckets of two pages, the deep ones four. A name is in the
+//! bucket of its hash in one of the levels.
+
+use super::{Nid, get16, get32, put, put16, put32};
+use flashlane_base::crc32c;
+
+/// Bytes of an entry without its name.
+const ENTRY: usize = 12;
+/// A name takes as many pieces of this size as it needs.
+const PIECE: usize = 8;
+/// The level from which on the number of buckets stays: 2^14.
+const BUCKETS_LEVEL: u32 = 14;
+/// From this level on buckets have four pages: half of the levels that F2FS allows.
+const DEEP_LEVEL: u32 = 31;
+/// Levels of a directory.
+pub(crate) const LEVELS_MAX: u32 = 63;
+
+/// The hash of a name.
+pub(crate) fn name_hash(name: &[u8]) -> u32 {
+    crc32c(name)
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dentry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) ino: Nid,
+    /// The type of the file, as `d_type` has it.
+    pub(crate) kind: u8,
+}
+
+/// Places for entries in a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// How many.
+    pub(crate) count: u32,
+    entries: usize,
+    names: usize,
+}
+
+impl Slots {
+    pub(crate) fn of(page_bytes: usize) -> Slots {
+        // A bit, an entry and a piece of a name each.
+        let count = page_bytes * 8 / (1 + 8 * (ENTRY + PIECE));
+        let entries = count.div_ceil(8).next_multiple_of(4);
+        // The bitmap is rounded up: one place less where that does not fit.
+        let count = count.min((page_bytes - entries) / (ENTRY + PIECE));
+        Slots { count: count as u32, entries, names: entries + count * ENTRY }
+    }
+
+    /// Places that a name takes.
+    pub(crate) fn taken(name: usize) -> u32 {
+        name.div_ceil(PIECE).max(1) as u32
+    }
+
+    /// The first page and the number of pages in which a name of this hash may be, of a level.
+    pub(crate) fn bucket(level: u32, hash: u32) -> (u64, u64) {
+        let buckets = |level: u32| 1u64 << level.min(BUCKETS_LEVEL);
+        let pages = |level: u32| if level < DEEP_LEVEL { 2 } else { 4 };
+        let before: u64 = (0..level).map(|l| buckets(l) * pages(l)).sum();
+        let bucket = u64::from(hash) % buckets(level);
+        (before + bucket * pages(level), pages(level))
+    }
+
+    /// Pages of a directory of so many levels.
+    pub(crate) fn pages(levels: u32) -> u64 {
+        match levels {
+            0 => 0,
+            _ => {
+                let (first, count) = Slots::bucket(levels - 1, u32::MAX);
+                let last = (1u64 << (levels - 1).min(BUCKETS_LEVEL)) - 1;
+                let bucket = u64::from(u32::MAX) % (last + 1);
+                first + count * (1 + last - bucket)
+            }
+        }
+    }
+}
+
+/// A page of entries.
+pub(crate) struct Dentries<B> {
+    slots: Slots,
+    bytes: B,
+}
+
+impl<B: AsRef<[u8]>> Dentries<B> {
+    pub(crate) fn new(slots: Slots, bytes: B) -> Dentries<B> {
+        Dentries { slots, bytes }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    fn is_taken(&self, slot: u32) -> bool {
+        self.bytes()[slot as usize / 8] >> (slot % 8) & 1 == 1
+    }
+
+    fn entry_at(&self, slot: u32) -> usize {
+        self.slots.entries + slot as usize * ENTRY
+    }
+
+    fn name_at(&self, slot: u32) -> usize {
+        self.slots.names + slot as usize * PIECE
+    }
+
+    /// The name of an entry, as far as it lies in the page.
+    fn name(&self, slot: u32) -> &[u8] {
+        let length = usize::from(get16(self.bytes(), self.entry_at(slot) + 8));
+        let room = (self.slots.count - slot) as usize * PIECE;
+        &self.bytes()[self.name_at(slot)..][..length.min(room)]
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Dentry {
+        let at = self.entry_at(slot);
+        Dentry {
+            name: self.name(slot).to_vec(),
+            ino: get32(self.bytes(), at + 4),
+            kind: self.bytes()[at + 10],
+        }
+    }
+
+    /// The first entry at `slot` or behind it.
+    pub(crate) fn next(&self, mut slot: u32) -> Option<u32> {
+        while slot < self.slots.count {
+            // Behind its first place a name has others, whose entries have no length.
+            if self.is_taken(slot) && get16(self.bytes(), self.entry_at(slot) + 8) > 0 {
+                return Some(slot);
+            }
+            slot += 1;
+        }
+        None
+    }
+
+    /// Where the entry of this name is.
+    pub(crate) fn find(&self, name: &[u8], hash: u32) -> Option<u32> {
+        let mut slot = 0;
+        while let Some(found) = self.next(slot) {
+            if get32(self.bytes(), self.entry_at(found)) == hash && self.name(found) == name {
+                return Some(found);
+            }
+            slot = found + 1;
+        }
+        None
+    }
+
+    /// Places side by side for a name of this length.
+    pub(crate) fn room(&self, name: usize) -> Option<u32> {
+        let (needed, mut free) = (Slots::taken(name), 0);
+        for slot in 0..self.slots.count {
+            free = if self.is_taken(slot) { 0 } else { free + 1 };
+            if free == needed {
+                return Some(slot + 1 - needed);
+            }
+        }
+        None
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Dentries<B> {
+    fn mark(&mut self, slot: u32, taken: bool) {
+        let byte = &mut self.bytes.as_mut()[slot as usize / 8];
+        match taken {
+            true => *byte |= 1 << (slot % 8),
+            false => *byte &= !(1 << (slot % 8)),
+        }
+    }
+
+    /// Adds an entry where there is room for it ([`Dentries::room`]).
+    pub(crate) fn insert(&mut self, slot: u32, entry: &Dentry, hash: u32) {
+        for more in 0..Slots::taken(entry.name.len()) {
+            self.mark(slot + more, true);
+            let at = self.entry_at(slot + more);
+            put(self.bytes.as_mut(), at, &[0; ENTRY]);
+        }
+        let (at, name_at) = (self.entry_at(slot), self.name_at(slot));
+        let bytes = self.bytes.as_mut();
+        put32(bytes, at, hash);
+        put32(bytes, at + 4, entry.ino);
+        put16(bytes, at + 8, entry.name.len() as u16);
+        bytes[at + 10] = entry.kind;
+        put(bytes, name_at, &entry.name);
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) {
+        let taken = Slots::taken(self.name(slot).len());
+        let at = self.entry_at(slot);
+        put(self.bytes.as_mut(), at, &[0; ENTRY]);
+        (slot..slot + taken).for_each(|slot| self.mark(slot, false));
+    }
+
+    /// Another file has the name now.
+    pub(crate) fn replace(&mut self, slot: u32, ino: Nid, kind: u8) {
+        let at = self.entry_at(slot);
+        let bytes = self.bytes.as_mut();
+        put32(bytes, at + 4, ino);
+        bytes[at + 10] = kind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn buckets_follow_each_other() {
+        let mut next = 0;
+        for level in 0..40 {
+            let buckets = 1u32 << level.min(BUCKETS_LEVEL);
+            for bucket in [0, buckets / 2, buckets - 1] {
+                let (first, pages) = Slots::bucket(level, bucket);
+                assert_eq!(first, next + u64::from(bucket) * pages, "{level} {bucket}");
+            }
+            let (first, pages) = Slots::bucket(level, buckets - 1);
+            next = first + pages;
+            assert_eq!(Slots::pages(level + 1), next, "{level}");
+        }
+    }
+
+    #[test]
+    fn places_fill_a_page() {
+        for page in [4096, 8192, 16_384, 65_536] {
+            let slots = Slots::of(page);
+            let end = slots.names + slots.count as usize * PIECE;
+            assert!(end <= page && end + 64 > page, "{page}: {slots:?}");
+            assert!(slots.entries * 8 >= slots.count as usize, "{page}: {slots:?}");
+        }
+    }
+
+    proptest! {
+        /// A page is a map of names, whatever is done to it.
+        #[test]
+        fn a_page_is_a_map(steps in prop::collection::vec((0u8..60, 1usize..40, any::<u32>()), 1..400)) {
+            let slots = Slots::of(4096);
+            let mut page = vec![0; 4096];
+            let mut model = BTreeMap::new();
+            for (key, length, ino) in steps {
+                let name: Vec<u8> = (0..length).map(|i| key.wrapping_mul(7) ^ i as u8).collect();
+                let hash = name_hash(&name);
+                let mut entries = Dentries::new(slots, &mut page[..]);
+                let found = entries.find(&name, hash);
+                prop_assert_eq!(found.is_some(), model.contains_key(&name));
+                match found {
+                    Some(slot) if ino % 2 == 0 => {
+                        entries.remove(slot);
+                        model.remove(&name);
+                    }
+                    Some(slot) => {
+                        entries.replace(slot, ino, 8);
+                        model.insert(name, ino);
+                    }
+                    None => {
+                        if let Some(slot) = entries.room(name.len()) {
+                            let entry = Dentry { name: name.clone(), ino, kind: 4 };
+                            entries.insert(slot, &entry, hash);
+                            model.insert(name, ino);
+                        }
+                    }
+                }
+                let entries = Dentries::new(slots, &page[..]);
+                let (mut at, mut seen) = (0, BTreeMap::new());
+                while let Some(slot) = entries.next(at) {
+                    let entry = entries.get(slot);
+                    at = slot + Slots::taken(entry.name.len());
+                    seen.insert(entry.name, entry.ino);
+                }
+                prop_assert_eq!(&seen, &model);
+            }
+        }
+
+        /// Any bytes are some entries.
+        #[test]
+        fn any_bytes_are_read(raw in prop::collection::vec(any::<u8>(), 4096)) {
+            let entries = Dentries::new(Slots::of(4096), &raw[..]);
+            let mut at = 0;
+            while let Some(slot) = entries.next(at) {
+                prop_assert!(entries.get(slot).name.len() <= 4096);
+                at = slot + 1;
+            }
+            let _ = (entries.find(b"x", 1), entries.room(255));
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Nodes: inodes, and pages of addresses.
+//!
+//! Owns: the bytes of a node, the tree of a file's nodes. Promises: a node says whose it is, which
+//! one in its file's tree, since which checkpoint, and of which fsync it is a part; its checksum
+//! covers all of it. Never: knows where a node lies.
+//!
+//! As in F2FS a file's pages are named by its inode, by two direct nodes, by two indirect ones and
+//! by one doubly indirect one (Lee et al., FAST '15, 2.3). A node is found by its number in the node
+//! address table, so a node that moves changes nothing in its parent.
+
+use super::{Addr, FormatError, Nid, get16, get32, get64, put, put16, put32, put64};
+use flashlane_base::crc32c;
+use smallvec::SmallVec;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"pNOD");
+const WHAT: &str = "a node";
+/// Bytes at the end of each node.
+const FOOTER: usize = 48;
+/// Bytes of an inode before its addresses, or what lies inline in their place.
+const FIXED: usize = 384;
+/// Nodes that an inode names itself.
+pub(crate) const INODE_NIDS: usize = 5;
+/// Where they stand in it.
+const NIDS_AT: usize = 360;
+/// Its name lies before them; the last bytes of the longest names behind them.
+const NAME_AT: usize = 108;
+const NAME_ROOM: usize = NIDS_AT - NAME_AT;
+const NAME_REST_AT: usize = NIDS_AT + 4 * INODE_NIDS;
+/// Longest name of a file, in bytes.
+pub(crate) const NAME_MAX: usize = 255;
+/// The number, in its file's tree, of the node that holds extended attributes.
+pub(crate) const XATTRS: u32 = u32::MAX;
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeKind {
+    Inode,
+    /// Addresses of pages.
+    Direct,
+    /// Numbers of nodes.
+    Indirect,
+    Xattrs,
+}
+
+/// An fsync: nodes that count together or not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Batch {
+    /// Which one since the checkpoint; 0 is none: a checkpoint wrote it, or cleaning.
+    pub(crate) number: u32,
+    /// How many nodes it has.
+    pub(crate) nodes: u32,
+}
+
+/// What every node says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Footer {
+    pub(crate) nid: Nid,
+    pub(crate) ino: Nid,
+    /// Its number in the tree.
+    pub(crate) ofs: u32,
+    /// The last checkpoint before it was written.
+    pub(crate) version: u64,
+    pub(crate) batch: Batch,
+}
+
+/// The bytes of a node. Those of a page in memory that is not written yet have no footer.
+pub(crate) struct NodePage;
+
+impl NodePage {
+    /// Writes footer and checksum.
+    pub(crate) fn seal(bytes: &mut [u8], footer: &Footer) {
+        let at = bytes.len() - FOOTER;
+        put32(bytes, at, footer.nid);
+        put32(bytes, at + 4, footer.ino);
+        put32(bytes, at + 8, footer.ofs);
+        put32(bytes, at + 12, footer.batch.number);
+        put64(bytes, at + 16, footer.version);
+        put32(bytes, at + 24, footer.batch.nodes);
+        put32(bytes, at + 40, MAGIC);
+        let sum = sum(bytes);
+        put32(bytes, at + 44, sum);
+    }
+
+    /// What it says of itself, if it is whole.
+    pub(crate) fn check(bytes: &[u8]) -> Result<Footer, FormatError> {
+        let Some(at) = bytes.len().checked_sub(FOOTER) else {
+            return Err(FormatError::Magic(WHAT));
+        };
+        if get32(bytes, at + 40) != MAGIC {
+            return Err(FormatError::Magic(WHAT));
+        }
+        if get32(bytes, at + 44) != sum(bytes) {
+            return Err(FormatError::Checksum(WHAT));
+        }
+        Ok(Footer {
+            nid: get32(bytes, at),
+            ino: get32(bytes, at + 4),
+            ofs: get32(bytes, at + 8),
+            version: get64(bytes, at + 16),
+            batch: Batch { number: get32(bytes, at + 12), nodes: get32(bytes, at + 24) },
+        })
+    }
+
+    /// Where word `slot` of a node stands.
+    fn word(is_inode: bool, slot: u32) -> usize {
+        let first = if is_inode { FIXED } else { 0 };
+        first + 4 * slot as usize
+    }
+
+    /// The address of a page.
+    pub(crate) fn addr(bytes: &[u8], is_inode: bool, slot: u32) -> Addr {
+        Addr(get32(bytes, Self::word(is_inode, slot)))
+    }
+
+    pub(crate) fn set_addr(bytes: &mut [u8], is_inode: bool, slot: u32, addr: Addr) {
+        put32(bytes, Self::word(is_inode, slot), addr.0);
+    }
+
+    /// The number of a child: of one of the five of an inode, or in an indirect node.
+    pub(crate) fn child(bytes: &[u8], is_inode: bool, slot: u32) -> Nid {
+        get32(bytes, Self::child_at(is_inode, slot))
+    }
+
+    pub(crate) fn set_child(bytes: &mut [u8], is_inode: bool, slot: u32, nid: Nid) {
+        put32(bytes, Self::child_at(is_inode, slot), nid);
+    }
+
+    fn child_at(is_inode: bool, slot: u32) -> usize {
+        let first = if is_inode { NIDS_AT } else { 0 };
+        first + 4 * slot as usize
+    }
+
+    /// What an inode holds in place of addresses.
+    pub(crate) fn inline(bytes: &[u8]) -> &[u8] {
+        &bytes[FIXED..bytes.len() - FOOTER]
+    }
+
+    pub(crate) fn inline_mut(bytes: &mut [u8]) -> &mut [u8] {
+        let end = bytes.len() - FOOTER;
+        &mut bytes[FIXED..end]
+    }
+
+    /// What a node of extended attributes holds.
+    pub(crate) fn body(bytes: &[u8]) -> &[u8] {
+        &bytes[..bytes.len() - FOOTER]
+    }
+
+    pub(crate) fn body_mut(bytes: &mut [u8]) -> &mut [u8] {
+        let end = bytes.len() - FOOTER;
+        &mut bytes[..end]
+    }
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    crc32c(&bytes[..bytes.len() - 4])
+}
+
+/// A time: seconds since 1970, and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    pub seconds: i64,
+    pub nanos: u32,
+}
+
+/// What an inode says of its file, without its pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inode {
+    /// Type and permissions, as `stat(2)` has them.
+    pub(crate) mode: u16,
+    /// Its content lies in the inode.
+    pub(crate) inline: bool,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) size: u64,
+    /// Pages that it takes: its content, its nodes, the inode.
+    pub(crate) pages: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) created: Time,
+    /// Tells files apart that had the same number, one after the other.
+    pub(crate) generation: u32,
+    /// A directory that has a name of it, and that name: an fsync restores them.
+    pub(crate) parent: Nid,
+    pub(crate) name: Vec<u8>,
+    /// The node of its extended attributes.
+    pub(crate) xattrs: Nid,
+    pub(crate) rdev: u32,
+    /// Levels of a directory's hash table.
+    pub(crate) levels: u32,
+    /// Entries of a directory.
+    pub(crate) entries: u64,
+}
+
+impl Inode {
+    /// Writes all but addresses, children and what is inline.
+    pub(crate) fn encode(&self, bytes: &mut [u8]) {
+        put16(bytes, 0, self.mode);
+        let name = &self.name[..self.name.len().min(NAME_MAX)];
+        put(bytes, 2, &[u8::from(self.inline), name.len() as u8]);
+        put32(bytes, 4, self.links);
+        put32(bytes, 8, self.uid);
+        put32(bytes, 12, self.gid);
+        put64(bytes, 16, self.size);
+        put64(bytes, 24, self.pages);
+        let times = [self.atime, self.mtime, self.ctime, self.created];
+        for (i, time) in times.iter().enumerate() {
+            put64(bytes, 32 + 8 * i, time.seconds as u64);
+            put32(bytes, 64 + 4 * i, time.nanos);
+        }
+        put32(bytes, 80, self.generation);
+        put32(bytes, 84, self.parent);
+        put32(bytes, 88, self.xattrs);
+        put32(bytes, 92, self.rdev);
+        put32(bytes, 96, self.levels);
+        put64(bytes, 100, self.entries);
+        let (first, rest) = name.split_at(name.len().min(NAME_ROOM));
+        bytes[NAME_AT..NIDS_AT].fill(0);
+        put(bytes, NAME_AT, first);
+        put(bytes, NAME_REST_AT, rest);
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Inode {
+        let time = |i: usize| Time {
+            seconds: get64(bytes, 32 + 8 * i) as i64,
+            nanos: get32(bytes, 64 + 4 * i).min(999_999_999),
+        };
+        let length = bytes.get(3).copied().unwrap_or(0) as usize;
+        let first = length.min(NAME_ROOM);
+        let mut name = bytes[NAME_AT..NAME_AT + first].to_vec();
+        name.extend_from_slice(&bytes[NAME_REST_AT..NAME_REST_AT + length - first]);
+        Inode {
+            mode: get16(bytes, 0),
+            inline: bytes.get(2).is_some_and(|flags| flags & 1 == 1),
+            links: get32(bytes, 4),
+            uid: get32(bytes, 8),
+            gid: get32(bytes, 12),
+            size: get64(bytes, 16),
+            pages: get64(bytes, 24),
+            atime: time(0),
+            mtime: time(1),
+            ctime: time(2),
+            created: time(3),
+            generation: get32(bytes, 80),
+            parent: get32(bytes, 84),
+            name,
+            xattrs: get32(bytes, 88),
+            rdev: get32(bytes, 92),
+            levels: get32(bytes, 96),
+            entries: get64(bytes, 100),
+        }
+    }
+}
+
+/// How many words nodes have, and which node names which page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// Pages that an inode names itself.
+    pub(crate) inode_addrs: u64,
+    /// Words of every other node.
+    pub(crate) slots: u64,
+    /// Bytes that fit into an inode.
+    pub(crate) inline: usize,
+}
+
+/// A node on the way to a page: which word of the one before names it, and its number in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) slot: u32,
+    pub(crate) ofs: u32,
+}
+
+/// The way from an inode to a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Nodes below the inode, the first one first.
+    pub(crate) steps: SmallVec<[Step; 3]>,
+    /// Which word of the last node, or of the inode, is the page's.
+    pub(crate) slot: u32,
+}
+
+impl Tree {
+    pub(crate) fn of(page_bytes: usize) -> Tree {
+        let inline = page_bytes - FIXED - FOOTER;
+        let (inode_addrs, slots) = ((inline / 4) as u64, ((page_bytes - FOOTER) / 4) as u64);
+        Tree { inode_addrs, slots, inline }
+    }
+
+    /// Pages of the longest file.
+    pub(crate) fn pages_max(&self) -> u64 {
+        let n = self.slots;
+        self.inode_addrs + 2 * n + 2 * n * n + n * n * n
+    }
+
+    /// The way to page `index`; nothing for one behind the longest file.
+    pub(crate) fn position(&self, index: u64) -> Option<Position> {
+        let n = self.slots;
+        let mut steps = SmallVec::new();
+        let mut at = index;
+        if at < self.inode_addrs {
+            return Some(Position { steps, slot: at as u32 });
+        }
+        at -= self.inode_addrs;
+        if at < 2 * n {
+            let which = (at / n) as u32;
+            steps.push(Step { slot: which, ofs: 1 + which });
+            return Some(Position { steps, slot: (at % n) as u32 });
+        }
+        at -= 2 * n;
+        if at < 2 * n * n {
+            let which = at / (n * n);
+            let child = at / n % n;
+            let first = 3 + which * (n + 1);
+            steps.push(Step { slot: 2 + which as u32, ofs: first as u32 });
+            steps.push(Step { slot: child as u32, ofs: (first + 1 + child) as u32 });
+            return Some(Position { steps, slot: (at % n) as u32 });
+        }
+        at -= 2 * n * n;
+        if at >= n * n * n {
+            return None;
+        }
+        let (child, grandchild) = (at / (n * n), at / n % n);
+        let root = 3 + 2 * (n + 1);
+        let first = root + 1 + child * (n + 1);
+        steps.push(Step { slot: 4, ofs: root as u32 });
+        steps.push(Step { slot: child as u32, ofs: first as u32 });
+        steps.push(Step { slot: grandchild as u32, ofs: (first + 1 + grandchild) as u32 });
+        Some(Position { steps, slot: (at % n) as u32 })
+    }
+
+    /// What node `ofs` of a tree is, and the first page that it names if it names pages.
+    pub(crate) fn kind(&self, ofs: u32) -> Option<(NodeKind, u64)> {
+        let n = self.slots;
+        if ofs == XATTRS {
+            return Some((NodeKind::Xattrs, 0));
+        }
+        let direct = |index| Some((NodeKind::Direct, index));
+        let indirect = Some((NodeKind::Indirect, 0));
+        let ofs = u64::from(ofs);
+        match ofs {
+            0 => return Some((NodeKind::Inode, 0)),
+            1 | 2 => return direct(self.inode_addrs + (ofs - 1) * n),
+            _ => {}
+        }
+        let before = self.inode_addrs + 2 * n;
+        if ofs < 3 + 2 * (n + 1) {
+            let (which, at) = ((ofs - 3) / (n + 1), (ofs - 3) % (n + 1));
+            return match at {
+                0 => indirect,
+                _ => direct(before + (which * n + at - 1) * n),
+            };
+        }
+        let root = 3 + 2 * (n + 1);
+        if ofs == root {
+            return indirect;
+        }
+        let (child, at) = ((ofs - root - 1) / (n + 1), (ofs - root - 1) % (n + 1));
+        match (child < n, at) {
+            (false, _) => None,
+            (true, 0) => indirect,
+            (true, _) => direct(before + 2 * n * n + (child * n + at - 1) * n),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_inode_comes_back() {
+        for length in [0, 1, 252, 253, 255] {
+            let time = |i: i64| Time { seconds: -i, nanos: 999_999_990 + i as u32 };
+            let inode = Inode {
+                mode: 0o100_644,
+                inline: true,
+                links: 3,
+                uid: 1000,
+                gid: 100,
+                size: 1 << 41,
+                pages: 77,
+                atime: time(1),
+                mtime: time(2),
+                ctime: time(3),
+                created: time(4),
+                generation: 5,
+                parent: 6,
+                name: (0..length).map(|i| i as u8 | 1).collect(),
+                xattrs: 8,
+                rdev: 0x0103,
+                levels: 9,
+                entries: 1 << 33,
+            };
+            let mut page = vec![0xaa; 4096];
+            let children = page[NIDS_AT..NIDS_AT + 20].to_vec();
+            inode.encode(&mut page);
+            assert_eq!(Inode::decode(&page), inode, "{length}");
+            assert_eq!(page[NIDS_AT..NIDS_AT + 20], children);
+            assert!(page[FIXED..].iter().all(|b| *b == 0xaa), "addresses are left as they were");
+        }
+    }
+
+    #[test]
+    fn a_node_is_whole_or_refused() {
+        let footer = Footer {
+            nid: 4,
+            ino: 3,
+            ofs: 2,
+            version: 1 << 50,
+            batch: Batch { number: 9, nodes: 2 },
+        };
+        let mut page = vec![1; 8192];
+        NodePage::seal(&mut page, &footer);
+        assert_eq!(NodePage::check(&page), Ok(footer));
+        for at in [0, 100, 8191, 8150, 8160] {
+            let mut torn = page.clone();
+            torn[at] ^= 4;
+            assert!(NodePage::check(&torn).is_err(), "{at}");
+        }
+        assert_eq!(NodePage::check(&[0; 4096]), Err(FormatError::Magic(WHAT)));
+        assert_eq!(NodePage::check(&[0; 7]), Err(FormatError::Magic(WHAT)));
+    }
+
+    #[test]
+    fn a_tebibyte_can_be_addressed() {
+        for page in [4096, 8192, 16_384] {
+            assert!(Tree::of(page).pages_max() * page as u64 >= 1 << 40, "{page}");
+        }
+    }
+
+    proptest! {
+        /// The way to a page and the number of its last node say the same.
+        #[test]
+        fn ways_and_numbers_agree(
+            part in 0u64..5, raw in any::<u64>(), page in prop::sample::select(vec![4096, 8192])
+        ) {
+            let tree = Tree::of(page);
+            let n = tree.slots;
+            let ends = [tree.inode_addrs, 2 * n, 2 * n * n, n * n * n];
+            let from: u64 = ends.iter().take(part as usize).sum();
+            let length = ends.get(part as usize).copied().unwrap_or(1 << 40);
+            let index = from + raw % length;
+            let Some(position) = tree.position(index) else {
+                prop_assert!(index >= tree.pages_max());
+                return Ok(());
+            };
+            prop_assert!(index < tree.pages_max());
+            let ofs = position.steps.last().map_or(0, |step| step.ofs);
+            let (kind, first) = tree.kind(ofs).expect("it is one");
+            prop_assert_eq!(first + u64::from(position.slot), index);
+            let is_inode = position.steps.is_empty();
+            prop_assert_eq!(kind == NodeKind::Inode, is_inode);
+            prop_assert_eq!(kind == NodeKind::Direct, !is_inode);
+            let above = position.steps.len().saturating_sub(1);
+            for step in &position.steps[..above] {
+                prop_assert_eq!(tree.kind(step.ofs), Some((NodeKind::Indirect, 0)));
+            }
+        }
+    }
+}

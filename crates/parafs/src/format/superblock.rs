@@ -1,0 +1,123 @@
+//! The superblock: what the file system is, and is for good.
+//!
+//! Owns: its bytes. Promises: the places of the areas follow from it alone. Never: changes after
+//! mkfs.
+
+use super::layout::{Layout, Shape};
+use super::{FormatError, SECTOR, get32, get64, head, put, put32, put64};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
+/// Another minor version can be read, another major one can't.
+const MAJOR: u32 = 1;
+const MINOR: u32 = 0;
+const WHAT: &str = "the superblock";
+/// Bytes of a label.
+pub(crate) const LABEL: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) layout: Layout,
+    /// No in-place region: the first sectors of a block device are it.
+    pub(crate) linear: bool,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) label: String,
+    /// Segments that users' data can't have: what cleaning works with.
+    pub(crate) reserved_segments: u32,
+    /// Bytes of a sector of a file: 4096, or 8 where contents are stamps.
+    pub(crate) content_bytes: u32,
+    /// The space that [`crate::SpaceKind`] names.
+    pub(crate) space: u8,
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; SECTOR];
+        let shape = &self.layout.shape;
+        put32(&mut bytes, 8, MAJOR);
+        put32(&mut bytes, 12, MINOR);
+        put(&mut bytes, 16, &self.uuid);
+        put32(&mut bytes, 32, shape.regions);
+        put32(&mut bytes, 36, shape.region_segments);
+        put32(&mut bytes, 40, shape.segment_pages);
+        put32(&mut bytes, 44, shape.page_sectors);
+        put64(&mut bytes, 48, shape.meta_sectors);
+        put32(&mut bytes, 56, self.reserved_segments);
+        put32(&mut bytes, 60, self.content_bytes);
+        put32(&mut bytes, 64, u32::from(self.linear) | u32::from(self.space) << 8);
+        let label = &self.label.as_bytes()[..self.label.len().min(LABEL)];
+        put32(&mut bytes, 68, label.len() as u32);
+        put(&mut bytes, 72, label);
+        head::seal(&mut bytes, MAGIC);
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
+        head::check(bytes, MAGIC, WHAT)?;
+        match get32(bytes, 8) {
+            MAJOR => {}
+            found => return Err(FormatError::Version { what: WHAT, found, known: MAJOR }),
+        }
+        let shape = Shape {
+            regions: get32(bytes, 32),
+            region_segments: get32(bytes, 36),
+            segment_pages: get32(bytes, 40),
+            page_sectors: get32(bytes, 44),
+            meta_sectors: get64(bytes, 48),
+        };
+        let wrong = |field, value| FormatError::Value { what: WHAT, field, value };
+        let layout = Layout::plan(shape)
+            .map_err(|_| wrong("the number of segments", shape.region_segments.into()))?;
+        let reserved_segments = get32(bytes, 56);
+        if reserved_segments >= shape.segments() {
+            return Err(wrong("the number of reserved segments", reserved_segments.into()));
+        }
+        let content_bytes = get32(bytes, 60);
+        if content_bytes != 8 && content_bytes != SECTOR as u32 {
+            return Err(wrong("the bytes of a sector", content_bytes.into()));
+        }
+        let words = get32(bytes, 64);
+        let label = (get32(bytes, 68) as usize).min(LABEL);
+        Ok(Superblock {
+            layout,
+            linear: words & 1 == 1,
+            uuid: bytes[16..32].try_into().unwrap_or_default(),
+            label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
+            reserved_segments,
+            content_bytes,
+            space: (words >> 8) as u8,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any() -> Superblock {
+        Superblock {
+            layout: Layout::plan_linear(65_536, 1, 64).expect("it fits"),
+            linear: true,
+            uuid: [7; 16],
+            label: "home".into(),
+            reserved_segments: 20,
+            content_bytes: 4096,
+            space: 2,
+        }
+    }
+
+    #[test]
+    fn it_comes_back_and_lies_are_found() {
+        let s = any();
+        let bytes = s.encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(s));
+        for (at, value) in [(8, 2), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+            let mut bad = bytes.clone();
+            put32(&mut bad, at, value);
+            assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));
+            head::seal(&mut bad, MAGIC);
+            let why = Superblock::decode(&bad).expect_err("it can't be");
+            assert!(!matches!(why, FormatError::Checksum(_)), "{at}: {why}");
+        }
+        assert_eq!(Superblock::decode(&[]), Err(FormatError::Magic(WHAT)));
+    }
+}

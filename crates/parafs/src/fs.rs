@@ -1,0 +1,309 @@
+//! A mounted file system: how operations run, and how they get what they lack.
+//!
+//! Owns: [`Fs`], [`Fs::with`]. Promises: an operation is done whole, between two others, or not at
+//! all; what comes from the medium is compared with what is wanted by then; nobody waits with
+//! the state locked. Never: knows what an operation does.
+
+use crate::error::{FsError, Result};
+use crate::format::{
+    Addr, Inode, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
+    SummarySector, Superblock, WindowSector,
+};
+use crate::medium::Medium;
+use crate::nodes::{Dirty, Node};
+use crate::segments::Heat;
+use crate::state::{Need, State, Step, Stop};
+use flashlane_base::mutant;
+use flashlane_rt::sync::{Mutex, MutexGuard};
+use flashlane_rt::{Cx, Notify};
+use std::sync::Arc;
+
+/// Pages and nodes that an operation may need at a time: caches are larger.
+pub(crate) const AT_A_TIME: usize = 32;
+
+/// What a file system may use of the host. Caches of less than 64 pages and nodes count as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Pages of files in memory, beside the dirty ones.
+    pub cache_pages: usize,
+    /// Nodes in memory, beside the dirty ones.
+    pub cache_nodes: usize,
+    /// From so many dirty pages on, writers write themselves.
+    pub dirty_pages: usize,
+    /// From so many dirty nodes on, a checkpoint is taken.
+    pub dirty_nodes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            cache_pages: 65_536,
+            cache_nodes: 65_536,
+            dirty_pages: 16_384,
+            dirty_nodes: 16_384,
+        }
+    }
+}
+
+/// A mounted file system.
+pub struct Fs {
+    pub(crate) medium: Medium,
+    pub(crate) sb: Superblock,
+    pub(crate) options: Options,
+    pub(crate) state: Mutex<State>,
+    /// Something has changed that somebody may wait for.
+    pub(crate) changed: Notify,
+}
+
+impl Fs {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Does an operation, as often as it lacks something; at last all at once.
+    pub(crate) async fn with<R>(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        mut operation: impl FnMut(&mut State) -> Step<R>,
+    ) -> Result<R> {
+        loop {
+            let need = {
+                let mut s = self.lock();
+                let changes = s.changes;
+                match operation(&mut s) {
+                    Ok(done) => return Ok(done),
+                    Err(Stop::Fail(e)) => return Err(e),
+                    Err(Stop::Need(need)) => {
+                        debug_assert_eq!(changes, s.changes, "changed, then lacked {need:?}");
+                        need
+                    }
+                }
+            };
+            self.bring(cx, need).await?;
+        }
+    }
+
+    /// Brings what an operation lacks.
+    async fn bring(self: &Arc<Fs>, cx: &Cx, need: Need) -> Result<()> {
+        match need {
+            Need::Nat(sector) => self.bring_nat(cx, sector).await,
+            Need::Node(nid) => self.bring_node(cx, nid).await,
+            Need::Pages(ino, indexes) => self.bring_pages(cx, ino, indexes).await,
+            Need::Summary(segment) => self.bring_summary(cx, segment).await,
+            Need::Segments { region, heat } => self.assign(cx, region, heat).await,
+            Need::Cut(ino) => {
+                self.changed.wait(cx, || !self.lock().cuts.contains(&ino)).await;
+                Ok(())
+            }
+            Need::Quiet => {
+                self.changed.wait(cx, || self.lock().is_quiet()).await;
+                Ok(())
+            }
+            // Cleaning would need a checkpoint, and that may be who asks.
+            Need::Room => Box::pin(self.make_room(cx)).await,
+        }
+    }
+
+    async fn bring_nat(&self, cx: &Cx, sector: u32) -> Result<()> {
+        let layout = self.sb.layout;
+        let copy = bit(&self.lock().nat_copies, sector);
+        let mut bytes = vec![0; SECTOR];
+        self.medium.read_meta(cx, layout.nat_at(sector, copy), &mut bytes).await?;
+        let entries = NatSector::decode(&bytes, sector)?.0;
+        let mut s = self.lock();
+        // A checkpoint has written the other copy meanwhile: only of sectors that are in memory.
+        s.nat.bring(sector, entries);
+        Ok(())
+    }
+
+    async fn bring_node(self: &Arc<Fs>, cx: &Cx, nid: Nid) -> Result<()> {
+        let entry = match self.lock().nat.get(nid) {
+            Ok(entry) => entry,
+            Err(Stop::Need(Need::Nat(sector))) => return self.bring_nat(cx, sector).await,
+            Err(Stop::Need(_)) => return Ok(()),
+            Err(Stop::Fail(e)) => return Err(e),
+        };
+        if !self.sb.layout.has(entry.addr) {
+            let why = format!("node {nid} lies at {}, nowhere", entry.addr.0);
+            return Err(FsError::Damaged(why));
+        }
+        let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
+        let read = self.medium.read(cx, &self.sb.layout, entry.addr, &mut bytes).await;
+        let mut s = self.lock();
+        if s.nodes.contains_key(&nid) || s.nat.get(nid) != Ok(entry) {
+            return Ok(());
+        }
+        read?;
+        let footer = NodePage::check(&bytes)?;
+        if (footer.nid, footer.ino) != (nid, entry.ino) {
+            let found = format!("node {} of file {}", footer.nid, footer.ino);
+            let wanted = format!("node {nid} of file {}", entry.ino);
+            return Err(FsError::Damaged(format!("{found} lies where {wanted} should be")));
+        }
+        let inode = (footer.ofs == 0).then(|| Box::new(Inode::decode(&bytes)));
+        let touched = s.tick();
+        let (ino, ofs, bytes) = (entry.ino, footer.ofs, Arc::new(bytes));
+        let node = Node { ino, ofs, bytes, inode, dirty: Dirty::Clean, in_flight: 0, touched };
+        s.nodes.insert(nid, node);
+        self.shrink_nodes(&mut s);
+        Ok(())
+    }
+
+    /// Forgets nodes that were used longest ago and are on the medium.
+    fn shrink_nodes(&self, s: &mut State) {
+        // A checkpoint needs all at once that its pages are named by.
+        let clean = s.nodes.len() - s.dirty_nodes.len();
+        if clean <= self.options.cache_nodes || s.has_checkpointer {
+            return;
+        }
+        let mut found: Vec<(u64, Nid)> = s
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.dirty == Dirty::Clean && node.in_flight == 0)
+            .map(|(nid, node)| (node.touched, *nid))
+            .collect();
+        found.sort_unstable();
+        // What was used last stays: an operation needs several at a time.
+        let gone = found.len().saturating_sub(self.options.cache_nodes * 7 / 8);
+        found.into_iter().take(gone).for_each(|(_, nid)| drop(s.nodes.remove(&nid)));
+    }
+
+    async fn bring_pages(self: &Arc<Fs>, cx: &Cx, ino: Nid, indexes: Vec<u64>) -> Result<()> {
+        let mut reads = Vec::with_capacity(indexes.len());
+        for index in indexes {
+            let (fs, theirs) = (self.clone(), cx.clone());
+            reads.push(cx.spawn_join(async move { fs.bring_page(&theirs, ino, index).await }));
+        }
+        let mut all = Ok(());
+        for read in reads {
+            all = all.and(read.await);
+        }
+        let mut s = self.lock();
+        if s.pages.clean_count() > self.options.cache_pages {
+            s.pages.shrink(self.options.cache_pages * 7 / 8);
+        }
+        all
+    }
+
+    async fn bring_page(&self, cx: &Cx, ino: Nid, index: u64) -> Result<()> {
+        // Whoever asks has looked at what leads there; if it is gone they look again.
+        let Ok(addr) = self.lock().addr_of(ino, index) else { return Ok(()) };
+        if !addr.is_page() {
+            return Ok(());
+        }
+        let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
+        let read = self.medium.read(cx, &self.sb.layout, addr, &mut bytes).await;
+        let mut s = self.lock();
+        // It may have been moved, and the place given to somebody else.
+        let same = s.addr_of(ino, index) == Ok(addr) || mutant!("parafs.read-not-compared");
+        if same && !s.pages.has(ino, index) {
+            read?;
+            s.pages.bring(ino, index, bytes);
+        }
+        Ok(())
+    }
+
+    async fn bring_summary(&self, cx: &Cx, segment: u32) -> Result<()> {
+        let layout = self.sb.layout;
+        let mut owners: Vec<Owner> = Vec::new();
+        for part in 0..layout.summary_sectors {
+            let mut bytes = vec![0; SECTOR];
+            let at = layout.summary_at(segment) + u64::from(part);
+            self.medium.read_meta(cx, at, &mut bytes).await?;
+            owners.extend(SummarySector::decode(&bytes, segment, part)?.0);
+        }
+        owners.truncate(layout.shape.segment_pages as usize);
+        self.lock().segments.bring_owners(segment, owners);
+        Ok(())
+    }
+
+    /// Gives a head segments, which the window names before they are used (ParaFS paper, 3.2:
+    /// "Before a set of segments are assigned to allocator heads, their addresses are recorded
+    /// first").
+    async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat) -> Result<()> {
+        // A window belongs to a checkpoint.
+        let free = || {
+            let s = self.lock();
+            !s.checkpointing && !s.assigning.contains(&(region, heat))
+        };
+        let waited = !free();
+        self.changed.wait(cx, free).await;
+        if waited {
+            return Ok(()); // there may be some now
+        }
+        let (segments, number, version) = {
+            let mut s = self.lock();
+            let segments = s.segments.choose(region);
+            if segments.is_empty() {
+                return Ok(());
+            }
+            let number = s.window_used;
+            if number == self.sb.layout.window_sectors {
+                drop(s);
+                return Box::pin(self.checkpoint(cx)).await;
+            }
+            s.window_used += 1;
+            s.assigning.insert((region, heat));
+            // They are nobody else's meanwhile.
+            s.segments.promise(&segments);
+            (segments, number, s.version)
+        };
+        let named = segments.iter().map(|segment| (*segment, heat as u8)).collect();
+        let bytes = WindowSector { version, segments: named }.encode(number);
+        let mut recorded = Ok(());
+        if !mutant!("parafs.window-unwritten") {
+            recorded = self.medium.write_meta(cx, self.sb.layout.window + number, &bytes).await;
+            if recorded.is_ok() && !mutant!("parafs.window-unflushed") {
+                recorded = self.medium.flush(cx).await;
+            }
+        }
+        let mut s = self.lock();
+        s.assigning.remove(&(region, heat));
+        s.segments.assign(region, heat, &segments, recorded.is_ok());
+        drop(s);
+        self.changed.wake(cx);
+        recorded
+    }
+
+    /// Nothing is written any more: what is on the medium is all that there will be.
+    pub(crate) fn stop_writing(&self, why: &FsError) {
+        let mut s = self.lock();
+        if s.read_only.is_none() {
+            s.read_only = Some(why.to_string());
+        }
+    }
+}
+
+pub(crate) fn bit(bytes: &[u8], at: u32) -> bool {
+    bytes.get(at as usize / 8).is_some_and(|byte| byte >> (at % 8) & 1 == 1)
+}
+
+pub(crate) fn flip(bytes: &mut [u8], at: u32) {
+    if let Some(byte) = bytes.get_mut(at as usize / 8) {
+        *byte ^= 1 << (at % 8);
+    }
+}
+
+/// Sectors of the node address table that have these nodes.
+pub(crate) fn nat_sectors<'a>(nids: impl Iterator<Item = &'a Nid>) -> Vec<u32> {
+    let mut sectors: Vec<u32> = nids.map(|nid| nid / NAT_ENTRIES).collect();
+    sectors.dedup();
+    sectors
+}
+
+/// The summary of a segment, in sectors.
+pub(crate) fn summary(segment: u32, owners: &[Owner], parts: u32) -> Vec<u8> {
+    let mut all = Vec::new();
+    for part in 0..parts {
+        let from = (part * SUMMARY_ENTRIES) as usize;
+        let of = owners.iter().skip(from).take(SUMMARY_ENTRIES as usize).copied().collect();
+        all.extend(SummarySector(of).encode(segment, part));
+    }
+    all
+}
+
+/// A page that is on its way to the medium.
+pub(crate) struct Sent {
+    pub(crate) addr: Addr,
+    pub(crate) content: Arc<Vec<u8>>,
+}

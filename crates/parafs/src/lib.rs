@@ -1,0 +1,41 @@
+//! ParaFS: a log-structured file system that knows the channels of the flash below it.
+//!
+//! After "ParaFS: A Log-Structured File System to Exploit the Internal Parallelism of Flash Devices"
+//! (USENIX ATC '16), on the structures of F2FS (FAST '15).
+//!
+//! Owns: what lies on the medium ([`format`], docs/PARAFS.md), a mounted file system ([`Fs`]) and its
+//! operations, mkfs, recovery, cleaning. Promises: what fsync and sync have acknowledged is there
+//! behind a crash; an operation on names is there whole or not at all; damage is an error with its
+//! place. Never: knows who calls (FUSE, a workload, a test); reads a clock: callers say what time it
+//! is.
+//!
+//! Start reading at `state.rs` (what is in memory, and how an operation is done), then `fs.rs`,
+//! `ops`, `write.rs`, `checkpoint.rs`, `recover.rs`, `clean.rs`.
+
+mod checkpoint;
+mod clean;
+mod dir;
+mod error;
+pub mod format;
+mod fs;
+mod fsck;
+mod medium;
+mod mkfs;
+mod mount;
+mod nat;
+mod nodes;
+mod ops;
+mod pages;
+mod recover;
+mod segments;
+mod state;
+mod write;
+
+pub use error::FsError;
+pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
+pub use fs::{Fs, Options};
+pub use fsck::{Report, check};
+pub use medium::Medium;
+pub use mkfs::{Make, mkfs};
+pub use mount::Recovered;
+pub use ops::{Attributes, Change, Entry, Fallocate, New, Rename, Seek, Set, Space};

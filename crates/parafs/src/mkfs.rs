@@ -1,0 +1,121 @@
+//! Making a file system.
+//!
+//! Owns: what an empty one looks like, how much room cleaning has. Promises: the superblock comes
+//! last, so one that was cut short is none. Never: asks whether something is there already.
+
+use crate::error::{FsError, Result};
+use crate::format::{
+    HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
+    Superblock, Time,
+};
+use crate::fs::{Fs, Options};
+use crate::medium::Medium;
+use crate::mount;
+use crate::nat::Nat;
+use crate::segments::Segments;
+use crate::state::State;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify};
+use std::sync::Arc;
+
+/// How a file system is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Make {
+    pub uuid: [u8; 16],
+    /// At most 64 bytes count.
+    pub label: String,
+    /// Segments that files can't have, beside the least: the more, the less is moved.
+    pub spare_segments: u32,
+    /// Owner of the root directory.
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// Segments that files can't have: those that heads fill, and one twentieth to clean with.
+fn reserved(layout: &Layout) -> u32 {
+    let shape = &layout.shape;
+    let heads = shape.regions * HEADS * (1 + layout.assigned());
+    heads + (shape.segments() / 20).max(6) + shape.regions.min(8)
+}
+
+/// Sectors of a table in one request.
+const RUN: usize = 256;
+
+/// Writes an empty file system.
+///
+/// # Errors
+/// The medium is too small, or did not take it.
+pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Time) -> Result<()> {
+    if !medium.has(&layout.shape) {
+        return Err(FsError::Invalid("a layout that is larger than the medium"));
+    }
+    let reserved_segments = reserved(&layout).saturating_add(make.spare_segments);
+    if reserved_segments + 2 > layout.shape.segments() {
+        return Err(FsError::NoSpace);
+    }
+    let sb = Superblock {
+        layout,
+        linear: matches!(medium, Medium::Linear(_)),
+        uuid: make.uuid,
+        label: make.label.clone(),
+        reserved_segments,
+        content_bytes: medium.content_bytes() as u32,
+        space: 0,
+    };
+    // What was there is none from here on.
+    medium.write_meta(cx, 0, &vec![0; 2 * SECTOR]).await?;
+    medium.flush(cx).await?;
+    let packs = layout.packs[0]..layout.packs[1] + layout.pack_sectors + layout.window_sectors;
+    for at in packs {
+        medium.write_meta(cx, at, &[0; SECTOR]).await?;
+    }
+    let per = layout.sit_entries();
+    for sector in 0..layout.sit_sectors {
+        let count = per.min(layout.shape.segments() - sector * per) as usize;
+        let entry = SegmentEntry::empty(layout.shape.segment_pages);
+        let bytes = SitSector(vec![entry; count]).encode(sector);
+        medium.write_meta(cx, layout.sit_at(sector, false), &bytes).await?;
+    }
+    let none = || vec![NatEntry::default(); NAT_ENTRIES as usize];
+    let mut sector = 0;
+    while sector < layout.nat_sectors {
+        let run = (layout.nat_sectors - sector).min(RUN as u32 / 2);
+        let mut bytes = Vec::with_capacity(run as usize * 2 * SECTOR);
+        for sector in sector..sector + run {
+            // Both copies: one request for many of them.
+            bytes.extend(NatSector(none()).encode(sector));
+            bytes.extend(NatSector(none()).encode(sector));
+        }
+        medium.write_meta(cx, layout.nat_at(sector, false), &bytes).await?;
+        sector += run;
+    }
+    let mut state = State::new(&sb, Segments::new(layout), Nat::new(&layout, Vec::new()));
+    state.nat.bring(0, none());
+    let root = Inode {
+        mode: 0o040_755,
+        links: 2,
+        uid: make.uid,
+        gid: make.gid,
+        pages: 1,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        created: now,
+        parent: ROOT,
+        ..Inode::default()
+    };
+    state.make_node(ROOT, ROOT, 0, Some(root));
+    state.files = 1;
+    let fs = Fs {
+        medium: medium.clone(),
+        sb: sb.clone(),
+        options: Options::default(),
+        state: Mutex::new(state),
+        changed: Notify::new(),
+    };
+    Arc::new(fs).take_checkpoint(cx, true).await?;
+    for copy in 0..mount::SUPERBLOCKS {
+        medium.write_meta(cx, copy, &sb.encode()).await?;
+    }
+    medium.flush(cx).await
+}

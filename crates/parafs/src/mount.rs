@@ -1,0 +1,215 @@
+//! Mounting and unmounting.
+//!
+//! Owns: which superblock and which checkpoint counts, what a mount does before anybody may use the
+//! file system. Promises: what was durable is there; what is damaged is said, with its place. Never:
+//! writes before it knows that the file system is one.
+
+use crate::error::{FsError, Result};
+use crate::format::{Layout, NatSector, Nid, Pack, SECTOR, SegmentEntry, SitSector, Superblock};
+use crate::fs::{AT_A_TIME, Fs, Options, bit};
+use crate::medium::Medium;
+use crate::nat::Nat;
+use crate::recover;
+use crate::segments::Segments;
+use crate::state::State;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify};
+use std::sync::Arc;
+
+/// Copies of the superblock.
+pub(crate) const SUPERBLOCKS: u64 = 2;
+
+/// What a mount has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// It had been unmounted.
+    pub clean: bool,
+    /// fsyncs since the last checkpoint that were found whole, and taken.
+    pub batches: u32,
+    /// Those that were cut short, and count as nothing.
+    pub torn_batches: u32,
+    /// Pages of the log that were looked at for them.
+    pub pages_read: u64,
+    /// Files without a name that were deleted.
+    pub orphans: u32,
+}
+
+/// The superblock: either copy will do.
+pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
+    let mut why = FsError::NotFound;
+    for copy in 0..SUPERBLOCKS {
+        let mut bytes = vec![0; SECTOR];
+        let read = medium.read_meta(cx, copy, &mut bytes).await;
+        match read.and_then(|()| Ok(Superblock::decode(&bytes)?)) {
+            Ok(sb) if !medium.has(&sb.layout.shape) => {
+                let why = "the file system is larger than what it lies on";
+                return Err(FsError::Damaged(why.into()));
+            }
+            Ok(sb) => return Ok(sb),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
+}
+
+/// A checkpoint in one of both places.
+pub(crate) async fn pack(cx: &Cx, medium: &Medium, layout: &Layout, at: u64) -> Result<Pack> {
+    let mut first = vec![0; SECTOR];
+    medium.read_meta(cx, at, &mut first).await?;
+    let (_, bytes) = Pack::length(&first, layout)?;
+    let sectors = bytes.div_ceil(SECTOR as u64);
+    let mut rest = vec![0; (sectors as usize + 1) * SECTOR];
+    medium.read_meta(cx, at + 1, &mut rest).await?;
+    let (body, foot) = rest.split_at(sectors as usize * SECTOR);
+    Ok(Pack::decode(&first, body, foot, layout)?)
+}
+
+/// The newest checkpoint that is whole.
+pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<Pack> {
+    let mut newest: Option<Pack> = None;
+    let mut why = None;
+    for at in layout.packs {
+        match pack(cx, medium, layout, at).await {
+            Ok(found) if newest.as_ref().is_none_or(|n| n.version < found.version) => {
+                newest = Some(found);
+            }
+            Ok(_) => {}
+            Err(e) => why = Some(e),
+        }
+    }
+    match (newest, why) {
+        (Some(pack), _) => Ok(pack),
+        (None, Some(e)) => Err(e),
+        (None, None) => unreachable!("there are two places"),
+    }
+}
+
+/// The segment table as a checkpoint has it.
+pub(crate) async fn segment_table(
+    cx: &Cx,
+    medium: &Medium,
+    layout: &Layout,
+    pack: &Pack,
+) -> Result<Vec<SegmentEntry>> {
+    let (per, all) = (layout.sit_entries(), layout.shape.segments());
+    let mut entries = Vec::with_capacity(all as usize);
+    for sector in 0..layout.sit_sectors {
+        let mut bytes = vec![0; SECTOR];
+        let at = layout.sit_at(sector, bit(&pack.sit_copies, sector));
+        medium.read_meta(cx, at, &mut bytes).await?;
+        let count = per.min(all - sector * per);
+        let of = (count, layout.shape.segment_pages);
+        entries.extend(SitSector::decode(&bytes, sector, of)?.0);
+    }
+    for (segment, entry) in &pack.sit {
+        entries[*segment as usize] = entry.clone();
+    }
+    Ok(entries)
+}
+
+/// A sector of the node address table as a checkpoint has it.
+pub(crate) async fn nat_sector(
+    cx: &Cx,
+    medium: &Medium,
+    layout: &Layout,
+    pack: &Pack,
+    sector: u32,
+) -> Result<NatSector> {
+    let mut bytes = vec![0; SECTOR];
+    let at = layout.nat_at(sector, bit(&pack.nat_copies, sector));
+    medium.read_meta(cx, at, &mut bytes).await?;
+    Ok(NatSector::decode(&bytes, sector)?)
+}
+
+impl Fs {
+    /// Mounts what is on the medium.
+    ///
+    /// # Errors
+    /// There is no file system, or it is damaged so that it can't be used.
+    pub async fn mount(cx: &Cx, medium: Medium, options: Options) -> Result<(Arc<Fs>, Recovered)> {
+        let options = Options {
+            cache_pages: options.cache_pages.max(2 * AT_A_TIME),
+            cache_nodes: options.cache_nodes.max(2 * AT_A_TIME),
+            ..options
+        };
+        let sb = superblock(cx, &medium).await?;
+        let layout = sb.layout;
+        let pack = newest_pack(cx, &medium, &layout).await?;
+        let entries = segment_table(cx, &medium, &layout, &pack).await?;
+        let mut segments = Segments::load(layout, entries, &pack.heads)?;
+        segments.age = pack.age;
+        segments.changed = pack.sit.iter().map(|(segment, _)| *segment).collect();
+        let mut nat = Nat::new(&layout, pack.nat.clone());
+        (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
+        let mut state = State::new(&sb, segments, nat);
+        state.version = pack.version;
+        state.nat_copies.clone_from(&pack.nat_copies);
+        state.sit_copies.clone_from(&pack.sit_copies);
+        (state.files, state.generation, state.kept) = (pack.files, pack.generation, pack.kept);
+        state.orphans = pack.orphans.iter().copied().collect();
+        if !pack.clean {
+            // How far they were written is not known.
+            state.segments.close_all();
+        }
+        let fs =
+            Arc::new(Fs { medium, sb, options, state: Mutex::new(state), changed: Notify::new() });
+        let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
+        if !pack.clean {
+            recover::roll_forward(cx, &fs, &pack, &mut recovered).await?;
+        }
+        recovered.orphans = fs.end_orphans(cx).await?;
+        // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what
+        // was found, and nothing of what was not is ever found again.
+        fs.checkpoint(cx).await?;
+        Ok((fs, recovered))
+    }
+
+    /// Deletes files without a name, and ends cuts that were begun.
+    async fn end_orphans(self: &Arc<Fs>, cx: &Cx) -> Result<u32> {
+        let orphans: Vec<Nid> = self.lock().orphans.iter().copied().collect();
+        let mut deleted = 0;
+        let page_bytes = self.sb.layout.shape.page_bytes() as u64;
+        for ino in orphans {
+            let found = self
+                .with(cx, |s| {
+                    let inode = s.inode(ino)?;
+                    Ok((inode.links, inode.size.div_ceil(page_bytes)))
+                })
+                .await;
+            match found {
+                Ok((0, _)) => {
+                    deleted += 1;
+                    self.delete(cx, Some(ino)).await?;
+                }
+                Ok((_, pages)) => {
+                    self.lock().cuts.insert(ino);
+                    self.cut(cx, ino, pages).await?;
+                }
+                Err(FsError::Stale) => {
+                    self.lock().orphans.remove(&ino);
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// Writes everything and leaves a mark that nothing comes behind it. Whoever uses the file
+    /// system afterwards gets an error for each change.
+    ///
+    /// # Errors
+    /// The medium did not take it: the next mount finds what was durable.
+    pub async fn unmount(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        if self.lock().read_only.is_some() {
+            return Ok(());
+        }
+        self.lock().opens.clear();
+        self.end_orphans(cx).await?;
+        self.sync(cx).await?;
+        self.changed.wait(cx, || self.lock().trims == 0).await;
+        self.take_checkpoint(cx, true).await?;
+        self.changed.wait(cx, || self.lock().trims == 0).await;
+        self.stop_writing(&FsError::ReadOnly("it is unmounted".into()));
+        Ok(())
+    }
+}

@@ -1,0 +1,357 @@
+//! Nodes in memory, and the way from a file to its pages.
+//!
+//! Owns: [`Node`]; addresses of pages, nodes that are made and given back. Promises: a node that was
+//! changed is in the list of dirty ones; nodes on the way to a page are looked at before one is
+//! made. Never: writes a node.
+
+use crate::error::FsError;
+use crate::format::{Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position};
+use crate::segments::Heat;
+use crate::state::{Need, State, Step, Stop};
+use std::sync::Arc;
+
+/// What of a node is not on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Dirty {
+    Clean,
+    /// Times of an inode: fdatasync leaves them.
+    Times,
+    Changed,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) ino: Nid,
+    /// Its number in its file's tree.
+    pub(crate) ofs: u32,
+    /// Addresses and children; what an inode says besides is in `inode`.
+    pub(crate) bytes: Arc<Vec<u8>>,
+    pub(crate) inode: Option<Box<Inode>>,
+    pub(crate) dirty: Dirty,
+    /// Writes of it under way.
+    pub(crate) in_flight: u32,
+    pub(crate) touched: u64,
+}
+
+impl Node {
+    pub(crate) fn is_inode(&self) -> bool {
+        self.ofs == 0
+    }
+
+    /// Its bytes, to be changed: what is on its way to the medium stays as it was.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        Arc::make_mut(&mut self.bytes).as_mut_slice()
+    }
+}
+
+impl State {
+    /// A node, looked at.
+    pub(crate) fn node(&mut self, nid: Nid) -> Step<&Node> {
+        if !self.nodes.contains_key(&nid) {
+            return Err(self.lacks(nid));
+        }
+        let now = self.tick();
+        let node = self.nodes.get_mut(&nid).expect("it is there");
+        node.touched = now;
+        Ok(node)
+    }
+
+    fn lacks(&self, nid: Nid) -> Stop {
+        match self.nat.get(nid) {
+            Ok(entry) if entry.addr.is_page() => Stop::Need(Need::Node(nid)),
+            // Whoever asks for it has its number from before it was given back.
+            Ok(_) => Stop::Fail(FsError::Stale),
+            Err(stop) => stop,
+        }
+    }
+
+    /// A node that is about to be changed.
+    pub(crate) fn node_mut(&mut self, nid: Nid) -> Step<&mut Node> {
+        self.dirtied(nid, Dirty::Changed)
+    }
+
+    pub(crate) fn dirtied(&mut self, nid: Nid, how: Dirty) -> Step<&mut Node> {
+        self.node(nid)?;
+        self.changes += 1;
+        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        node.dirty = node.dirty.max(how);
+        self.dirty_nodes.insert((node.ino, node.ofs), nid);
+        Ok(node)
+    }
+
+    /// What a new node is written as, and old ones are moved as.
+    pub(crate) fn heat_of(&mut self, nid: Nid) -> Step<Heat> {
+        let (ino, ofs) = self.node(nid).map(|node| (node.ino, node.ofs))?;
+        if matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _))) {
+            return Ok(Heat::ColdNode);
+        }
+        let is_dir = self.inode(ino).is_ok_and(|inode| is_dir(inode.mode));
+        Ok(if is_dir { Heat::HotNode } else { Heat::WarmNode })
+    }
+
+    /// Makes a node with a number that was picked.
+    pub(crate) fn make_node(&mut self, nid: Nid, ino: Nid, ofs: u32, inode: Option<Inode>) {
+        let bytes = Arc::new(vec![0; self.layout.shape.page_bytes()]);
+        let touched = self.tick();
+        let inode = inode.map(Box::new);
+        let dirty = Dirty::Changed;
+        let node = Node { ino, ofs, bytes, inode, dirty, in_flight: 0, touched };
+        self.changes += 1;
+        self.nat.take(nid, ino);
+        self.nodes.insert(nid, node);
+        self.dirty_nodes.insert((ino, ofs), nid);
+        self.new_nodes += 1;
+    }
+
+    /// A node is not needed any more.
+    pub(crate) fn drop_node(&mut self, nid: Nid) -> Step<()> {
+        let entry = self.nat.get(nid)?;
+        self.changes += 1;
+        match entry.addr.is_page() {
+            true => self.segments.invalidate(entry.addr),
+            false => self.new_nodes -= 1,
+        }
+        self.nat.give_back(nid);
+        if let Some(node) = self.nodes.remove(&nid) {
+            self.dirty_nodes.remove(&(node.ino, node.ofs));
+        }
+        Ok(())
+    }
+
+    /// A node has a place now, on its way to the medium.
+    pub(crate) fn place_node(&mut self, nid: Nid, addr: Addr) -> Step<()> {
+        let NatEntry { ino, addr: before } = self.nat.get(nid)?;
+        match before.is_page() {
+            true => self.segments.invalidate(before),
+            false => self.new_nodes -= 1,
+        }
+        self.nat.set(nid, NatEntry { ino, addr });
+        Ok(())
+    }
+
+    fn position(&self, index: u64) -> Step<Position> {
+        self.tree.position(index).ok_or(Stop::Fail(FsError::TooLarge))
+    }
+
+    /// The node that names page `index` of a file, as far as there is one, and which word of it.
+    pub(crate) fn find_slot(&mut self, ino: Nid, index: u64) -> Step<Option<(Nid, u32)>> {
+        let position = self.position(index)?;
+        let mut at = ino;
+        for step in &position.steps {
+            let node = self.node(at)?;
+            at = NodePage::child(&node.bytes, node.is_inode(), step.slot);
+            if at == NO_NODE {
+                return Ok(None);
+            }
+        }
+        Ok(Some((at, position.slot)))
+    }
+
+    /// Where page `index` of a file lies.
+    pub(crate) fn addr_of(&mut self, ino: Nid, index: u64) -> Step<Addr> {
+        if self.inode(ino)?.inline {
+            return Ok(Addr::NONE);
+        }
+        let Some((nid, slot)) = self.find_slot(ino, index)? else { return Ok(Addr::NONE) };
+        let node = self.node(nid)?;
+        let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
+        match addr == Addr::NONE || addr == Addr::KEPT || self.layout.has(addr) {
+            true => Ok(addr),
+            false => {
+                let why = format!("page {index} of file {ino} lies at {}, nowhere", addr.0);
+                Err(Stop::Fail(FsError::Damaged(why)))
+            }
+        }
+    }
+
+    /// Nodes that lack for page `index` to have a name: how many, none of them made yet.
+    pub(crate) fn missing_nodes(&mut self, ino: Nid, index: u64) -> Step<u64> {
+        let position = self.position(index)?;
+        let mut at = ino;
+        for (i, step) in position.steps.iter().enumerate() {
+            let node = self.node(at)?;
+            at = NodePage::child(&node.bytes, node.is_inode(), step.slot);
+            if at == NO_NODE {
+                return Ok((position.steps.len() - i) as u64);
+            }
+        }
+        self.node(at)?;
+        Ok(0)
+    }
+
+    /// The node that names page `index`, made where it is not there, and which word of it.
+    pub(crate) fn slot_for(&mut self, ino: Nid, index: u64) -> Step<(Nid, u32)> {
+        let position = self.position(index)?;
+        let missing = self.missing_nodes(ino, index)? as usize;
+        let mut picked = self.nat.pick(missing)?.into_iter();
+        let mut at = ino;
+        for step in &position.steps {
+            let node = self.node(at)?;
+            let is_inode = node.is_inode();
+            let mut child = NodePage::child(&node.bytes, is_inode, step.slot);
+            if child == NO_NODE {
+                child = picked.next().expect("as many as lack");
+                let node = self.node_mut(at)?;
+                let bytes = node.bytes_mut();
+                NodePage::set_child(bytes, is_inode, step.slot, child);
+                self.make_node(child, ino, step.ofs, None);
+                self.inode_mut(ino)?.pages += 1;
+            }
+            at = child;
+        }
+        Ok((at, position.slot))
+    }
+
+    /// Page `index` of a file lies elsewhere now: where it lay before.
+    pub(crate) fn set_addr(&mut self, ino: Nid, index: u64, addr: Addr) -> Step<Addr> {
+        if addr == Addr::NONE && self.find_slot(ino, index)?.is_none() {
+            return Ok(Addr::NONE);
+        }
+        let (nid, slot) = self.slot_for(ino, index)?;
+        let node = self.node(nid)?;
+        let is_inode = node.is_inode();
+        let before = NodePage::addr(&node.bytes, is_inode, slot);
+        if before == addr {
+            return Ok(before);
+        }
+        let node = self.node_mut(nid)?;
+        NodePage::set_addr(node.bytes_mut(), is_inode, slot, addr);
+        self.kept += u64::from(addr == Addr::KEPT);
+        self.kept -= u64::from(before == Addr::KEPT);
+        let inode = self.inode_mut(ino)?;
+        match (before == Addr::NONE, addr == Addr::NONE) {
+            (true, false) => inode.pages += 1,
+            (false, true) => inode.pages = inode.pages.saturating_sub(1),
+            _ => {}
+        }
+        Ok(before)
+    }
+
+    /// The last node of a file's tree that names pages from `from` on, with what leads there from
+    /// the inode (node, word of it); nothing where the inode alone does.
+    pub(crate) fn last_node(&mut self, ino: Nid, from: u64) -> Step<Option<Vec<(Nid, u32)>>> {
+        let n = self.tree.slots;
+        let first = self.tree.inode_addrs;
+        // Of each child of the inode the page from which on it names, and how many levels it has.
+        let starts =
+            [first, first + n, first + 2 * n, first + (2 + n) * n, first + 2 * (1 + n) * n];
+        for slot in (0..5).rev() {
+            let node = self.node(ino)?;
+            let child = NodePage::child(&node.bytes, true, slot as u32);
+            if child == NO_NODE {
+                continue;
+            }
+            let levels = [0, 0, 1, 1, 2][slot];
+            let end = starts[slot] + n.pow(levels + 1);
+            if end <= from {
+                return Ok(None);
+            }
+            let mut way = vec![(ino, slot as u32)];
+            self.descend(child, levels, &mut way)?;
+            return Ok(Some(way));
+        }
+        Ok(None)
+    }
+
+    /// To the last child of the last child.
+    fn descend(&mut self, nid: Nid, levels: u32, way: &mut Vec<(Nid, u32)>) -> Step<()> {
+        if levels == 0 {
+            return Ok(());
+        }
+        let n = self.tree.slots as u32;
+        let node = self.node(nid)?;
+        let last = (0..n).rev().find(|slot| NodePage::child(&node.bytes, false, *slot) != NO_NODE);
+        let Some(slot) = last else { return Ok(()) };
+        let child = NodePage::child(&node.bytes, false, slot);
+        way.push((nid, slot));
+        self.descend(child, levels - 1, way)
+    }
+
+    /// Cuts a piece off the end of a file's tree: all that one node names from page `from` on. True
+    /// when nothing is left there. Pages in memory are no business of this.
+    pub(crate) fn cut_piece(&mut self, ino: Nid, from: u64) -> Step<bool> {
+        let Some(way) = self.last_node(ino, from)? else {
+            return self.cut_inode(ino, from);
+        };
+        let (parent, slot) = *way.last().expect("at least the inode");
+        let parent_node = self.node(parent)?;
+        let is_inode = parent_node.is_inode();
+        let nid = NodePage::child(&parent_node.bytes, is_inode, slot);
+        let ofs = self.node(nid)?.ofs;
+        let Some((kind, first)) = self.tree.kind(ofs) else {
+            let why = format!("node {nid} of file {ino} has a number that can't be");
+            return Err(Stop::Fail(FsError::Damaged(why)));
+        };
+        let node = self.node(nid)?;
+        let bytes = node.bytes.clone();
+        let mut addrs = Vec::new();
+        let mut keeps = false;
+        if kind == NodeKind::Direct {
+            let keep = from.saturating_sub(first).min(self.tree.slots) as u32;
+            keeps = keep > 0;
+            let slots = keep..self.tree.slots as u32;
+            let of = |slot: u32| (slot, NodePage::addr(&bytes, false, slot));
+            addrs = slots.map(of).filter(|(_, addr)| *addr != Addr::NONE).collect();
+        }
+        self.node(ino)?;
+        self.nat.get(nid)?;
+        if keeps {
+            if !addrs.is_empty() {
+                let node = self.node_mut(nid)?;
+                let bytes = node.bytes_mut();
+                addrs.iter().for_each(|(s, _)| NodePage::set_addr(bytes, false, *s, Addr::NONE));
+            }
+        } else {
+            let node = self.node_mut(parent)?;
+            NodePage::set_child(node.bytes_mut(), is_inode, slot, NO_NODE);
+            self.drop_node(nid)?;
+        }
+        addrs.iter().for_each(|(_, addr)| self.unname(*addr));
+        let gone = addrs.len() as u64 + u64::from(!keeps);
+        if gone > 0 {
+            let inode = self.inode_mut(ino)?;
+            inode.pages = inode.pages.saturating_sub(gone);
+        }
+        // A node that keeps something is the last one that there is.
+        Ok(keeps)
+    }
+
+    /// What the inode itself names from page `from` on.
+    fn cut_inode(&mut self, ino: Nid, from: u64) -> Step<bool> {
+        let node = self.node(ino)?;
+        if node.inode.as_ref().is_none_or(|inode| inode.inline) {
+            return Ok(true);
+        }
+        let bytes = node.bytes.clone();
+        let slots = from.min(self.tree.inode_addrs) as u32..self.tree.inode_addrs as u32;
+        let of = |slot: u32| (slot, NodePage::addr(&bytes, true, slot));
+        let addrs: Vec<_> = slots.map(of).filter(|(_, addr)| *addr != Addr::NONE).collect();
+        if !addrs.is_empty() {
+            let node = self.node_mut(ino)?;
+            let bytes = node.bytes_mut();
+            addrs.iter().for_each(|(s, _)| NodePage::set_addr(bytes, true, *s, Addr::NONE));
+            addrs.iter().for_each(|(_, addr)| self.unname(*addr));
+            let inode = self.inode_mut(ino)?;
+            inode.pages = inode.pages.saturating_sub(addrs.len() as u64);
+        }
+        Ok(true)
+    }
+
+    /// No file names this page any more.
+    pub(crate) fn unname(&mut self, addr: Addr) {
+        self.kept -= u64::from(addr == Addr::KEPT);
+        self.segments.invalidate(addr);
+    }
+}
+
+pub(crate) fn is_dir(mode: u16) -> bool {
+    mode & 0o170_000 == 0o040_000
+}
+
+pub(crate) fn is_file(mode: u16) -> bool {
+    mode & 0o170_000 == 0o100_000
+}
+
+pub(crate) fn is_symlink(mode: u16) -> bool {
+    mode & 0o170_000 == 0o120_000
+}

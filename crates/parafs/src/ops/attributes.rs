@@ -1,0 +1,146 @@
+//! What is known of a file beside its content, and of the file system.
+
+use crate::error::{FsError, Result};
+use crate::format::{Inode, Nid, Time};
+use crate::fs::Fs;
+use crate::nodes::{is_dir, is_file};
+use crate::state::{State, Step};
+use flashlane_rt::Cx;
+use std::sync::Arc;
+
+/// What `stat(2)` says of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    pub ino: Nid,
+    /// Tells files apart that had the same number, one after the other.
+    pub generation: u32,
+    /// Type and permissions.
+    pub mode: u16,
+    pub links: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes: contents, nodes, and pages that room is kept for.
+    pub blocks: u64,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub created: Time,
+}
+
+impl Attributes {
+    fn of(ino: Nid, inode: &Inode, page_bytes: usize) -> Attributes {
+        Attributes {
+            ino,
+            generation: inode.generation,
+            mode: inode.mode,
+            links: inode.links,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: inode.size,
+            blocks: inode.pages * (page_bytes as u64 / 512),
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+            created: inode.created,
+        }
+    }
+}
+
+/// What `chmod(2)`, `chown(2)`, `truncate(2)`, `utimensat(2)` change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Permissions; the type stays.
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<Time>,
+    pub mtime: Option<Time>,
+}
+
+/// What `statvfs(2)` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub page_bytes: u32,
+    /// Pages that files and nodes may have, and those that nobody has.
+    pub pages: u64,
+    pub free: u64,
+    /// Files that there can be, and numbers that no file and no node has.
+    pub files: u64,
+    pub files_free: u64,
+}
+
+impl State {
+    pub(crate) fn attributes(&mut self, ino: Nid) -> Step<Attributes> {
+        let bytes = self.layout.shape.page_bytes();
+        Ok(Attributes::of(ino, self.inode(ino)?, bytes))
+    }
+
+    fn change(&mut self, ino: Nid, change: &Change, now: Time) -> Step<()> {
+        self.writable()?;
+        let inode = self.inode_mut(ino)?;
+        if let Some(mode) = change.mode {
+            inode.mode = inode.mode & 0o170_000 | mode & 0o7_777;
+        }
+        inode.uid = change.uid.unwrap_or(inode.uid);
+        inode.gid = change.gid.unwrap_or(inode.gid);
+        inode.atime = change.atime.unwrap_or(inode.atime);
+        inode.mtime = change.mtime.unwrap_or(inode.mtime);
+        inode.ctime = now;
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// # Errors
+    /// There is no such file, or it can't be read.
+    pub async fn attributes(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<Attributes> {
+        self.with(cx, |s| s.attributes(ino)).await
+    }
+
+    /// Changes what is asked for, and what the file is then. A new size comes first.
+    ///
+    /// # Errors
+    /// As [`Fs::attributes`]; a directory has no size that can be set; there is no room.
+    pub async fn change(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        change: &Change,
+        now: Time,
+    ) -> Result<Attributes> {
+        self.balance(cx).await?;
+        if let Some(size) = change.size {
+            let mode = self.with(cx, |s| Ok(s.inode(ino)?.mode)).await?;
+            match (is_dir(mode), is_file(mode)) {
+                (true, _) => return Err(FsError::IsDirectory),
+                (_, false) => return Err(FsError::Invalid("the size of what is no file")),
+                _ => self.truncate(cx, ino, size, now).await?,
+            }
+        }
+        self.with(cx, |s| {
+            s.change(ino, change, now)?;
+            s.attributes(ino)
+        })
+        .await
+    }
+
+    /// What there is, and what is free.
+    pub fn space(&self) -> Space {
+        let s = self.lock();
+        let free = s.capacity.saturating_sub(s.used());
+        let nids = u64::from(s.nat.nids() - 1);
+        let numbers = nids - u64::from(s.nat.used).min(nids);
+        Space {
+            page_bytes: s.layout.shape.page_bytes() as u32,
+            pages: s.capacity,
+            free,
+            files: nids,
+            files_free: numbers.min(free),
+        }
+    }
+}

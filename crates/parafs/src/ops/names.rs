@@ -1,0 +1,514 @@
+//! Names: files that are made, linked, renamed, unlinked; directories that are read.
+//!
+//! Owns: the rules of names, and which of their changes an fsync can't restore ([`State::bound`]).
+
+use super::Attributes;
+use crate::dir::{Found, check_name};
+use crate::error::{FsError, Result};
+use crate::format::{Dentry, Inode, NO_NODE, Nid, NodePage, ORPHANS_MAX, Time};
+use crate::fs::Fs;
+use crate::nodes::{is_dir, is_symlink};
+use crate::state::{State, Step, Stop};
+use flashlane_base::mutant;
+use flashlane_rt::Cx;
+use std::sync::Arc;
+
+/// Links of a file, at most: as many as F2FS allows.
+const LINKS_MAX: u32 = 65_000;
+
+/// A file that is to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct New {
+    /// Type and permissions: a file, a directory, a symbolic link, a device, a pipe, a socket.
+    pub mode: u16,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: Vec<u8>,
+    pub ino: Nid,
+    /// The type, as `d_type` has it.
+    pub kind: u8,
+    /// Where to go on behind it.
+    pub next: u64,
+}
+
+/// How a file gets another name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rename {
+    /// What has the name already loses it.
+    #[default]
+    Replace,
+    /// Nothing may have the name.
+    NoReplace,
+    /// Both change places.
+    Exchange,
+}
+
+/// `d_type` of a mode.
+fn kind_of(mode: u16) -> u8 {
+    (mode >> 12) as u8
+}
+
+impl State {
+    fn child(&mut self, dir: Nid, name: &[u8]) -> Step<Found> {
+        self.lookup(dir, name)?.ok_or(Stop::Fail(FsError::NotFound))
+    }
+
+    /// A directory that still has a name, so that entries of it can be found.
+    fn living(&mut self, dir: Nid) -> Step<()> {
+        match self.inode(dir)? {
+            inode if !is_dir(inode.mode) => Err(Stop::Fail(FsError::NotDirectory)),
+            inode if inode.links == 0 => Err(Stop::Fail(FsError::NotFound)),
+            _ => Ok(()),
+        }
+    }
+
+    fn create(&mut self, dir: Nid, name: &[u8], new: &New, now: Time) -> Step<Attributes> {
+        self.writable()?;
+        check_name(name)?;
+        self.living(dir)?;
+        if self.lookup(dir, name)?.is_some() {
+            return Err(Stop::Fail(FsError::Exists));
+        }
+        let directory = is_dir(new.mode);
+        if directory && self.inode(dir)?.links >= LINKS_MAX {
+            return Err(Stop::Fail(FsError::TooManyLinks));
+        }
+        if new.target.len() > self.tree.inline {
+            return Err(Stop::Fail(FsError::NameTooLong));
+        }
+        let room = self.room_in(dir, name)?;
+        self.room_for(1)?;
+        // One number for the file, and as many as a new page of the directory can take.
+        let ino = self.nat.pick(4)?[0];
+
+        let inode = Inode {
+            mode: new.mode,
+            // What is small lies in the inode.
+            inline: !directory,
+            links: if directory { 2 } else { 1 },
+            uid: new.uid,
+            gid: new.gid,
+            size: new.target.len() as u64,
+            pages: 1,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            created: now,
+            generation: self.generation,
+            parent: dir,
+            name: name.to_vec(),
+            rdev: new.rdev,
+            ..Inode::default()
+        };
+        self.generation = self.generation.wrapping_add(1);
+        self.make_node(ino, ino, 0, Some(inode));
+        if !new.target.is_empty() {
+            let node = self.node_mut(ino)?;
+            let room = NodePage::inline_mut(node.bytes_mut());
+            room[..new.target.len()].copy_from_slice(&new.target);
+        }
+        let entry = Dentry { name: name.to_vec(), ino, kind: kind_of(new.mode) };
+        self.enter(dir, room, &entry, now)?;
+        if directory {
+            self.inode_mut(dir)?.links += 1;
+        }
+        self.files += 1;
+        self.young.insert(ino);
+        self.attributes(ino)
+    }
+
+    fn link(&mut self, ino: Nid, dir: Nid, name: &[u8], now: Time) -> Step<Attributes> {
+        self.writable()?;
+        check_name(name)?;
+        self.living(dir)?;
+        if self.lookup(dir, name)?.is_some() {
+            return Err(Stop::Fail(FsError::Exists));
+        }
+        let inode = self.inode(ino)?;
+        let mode = inode.mode;
+        match (is_dir(mode), inode.links) {
+            (true, _) => return Err(Stop::Fail(FsError::IsDirectory)),
+            (_, 0) => return Err(Stop::Fail(FsError::NotFound)),
+            (_, LINKS_MAX..) => return Err(Stop::Fail(FsError::TooManyLinks)),
+            _ => {}
+        }
+        let room = self.room_in(dir, name)?;
+        let entry = Dentry { name: name.to_vec(), ino, kind: kind_of(mode) };
+        self.enter(dir, room, &entry, now)?;
+        let inode = self.inode_mut(ino)?;
+        inode.links += 1;
+        inode.ctime = now;
+        self.bound.insert(ino);
+        self.attributes(ino)
+    }
+
+    /// A name of a file is gone: true if that was the last one, and nobody has it open.
+    fn lost_name(&mut self, dir: Nid, ino: Nid, now: Time) -> Step<bool> {
+        let inode = self.inode_mut(ino)?;
+        inode.links = if is_dir(inode.mode) { 0 } else { inode.links.saturating_sub(1) };
+        inode.ctime = now;
+        let links = inode.links;
+        self.bound.insert(ino);
+        if links > 0 {
+            // A new file may take the name, and its fsync would take it from this one, which may
+            // have no other name on the medium yet.
+            self.bound.insert(dir);
+            return Ok(false);
+        }
+        if !mutant!("parafs.orphans-forgotten") {
+            self.orphans.insert(ino);
+        }
+        Ok(!self.opens.contains_key(&ino))
+    }
+
+    /// There is room in a checkpoint for one more file without a name.
+    fn room_for_orphan(&self) -> Step<()> {
+        match self.orphans.len() < ORPHANS_MAX as usize {
+            true => Ok(()),
+            false => Err(Stop::Fail(FsError::NoSpace)),
+        }
+    }
+
+    /// Takes a name away; the file, if it is to be deleted.
+    fn unlink(&mut self, dir: Nid, name: &[u8], rmdir: bool, now: Time) -> Step<Option<Nid>> {
+        self.writable()?;
+        self.room_for_orphan()?;
+        let found = self.child(dir, name)?;
+        let inode = self.inode(found.ino)?;
+        let (directory, entries) = (is_dir(inode.mode), inode.entries);
+        match (rmdir, directory) {
+            (false, true) => return Err(Stop::Fail(FsError::IsDirectory)),
+            (true, false) => return Err(Stop::Fail(FsError::NotDirectory)),
+            (true, true) if entries > 0 => return Err(Stop::Fail(FsError::NotEmpty)),
+            _ => {}
+        }
+        self.inode(dir)?;
+        self.leave(dir, &found, now)?;
+        if directory {
+            let parent = self.inode_mut(dir)?;
+            parent.links = parent.links.saturating_sub(1);
+        }
+        let gone = self.lost_name(dir, found.ino, now)?;
+        Ok(gone.then_some(found.ino))
+    }
+
+    /// `dir` is `of` or lies somewhere below it.
+    fn is_below(&mut self, mut dir: Nid, of: Nid) -> Step<bool> {
+        loop {
+            if dir == of {
+                return Ok(true);
+            }
+            let parent = self.inode(dir)?.parent;
+            if parent == dir || parent == NO_NODE {
+                return Ok(false);
+            }
+            dir = parent;
+        }
+    }
+
+    fn rename(
+        &mut self,
+        (dir, name): (Nid, &[u8]),
+        (to_dir, to_name): (Nid, &[u8]),
+        how: Rename,
+        now: Time,
+    ) -> Step<Option<Nid>> {
+        self.writable()?;
+        check_name(name)?;
+        check_name(to_name)?;
+        self.room_for_orphan()?;
+        let from = self.child(dir, name)?;
+        self.living(to_dir)?;
+        let there = self.lookup(to_dir, to_name)?;
+        let mode = self.inode(from.ino)?.mode;
+        let directory = is_dir(mode);
+        if directory && self.is_below(to_dir, from.ino)? {
+            return Err(Stop::Fail(FsError::Invalid("a directory below itself")));
+        }
+        match (&there, how) {
+            (Some(_), Rename::NoReplace) => return Err(Stop::Fail(FsError::Exists)),
+            (None, Rename::Exchange) => return Err(Stop::Fail(FsError::NotFound)),
+            (Some(there), _) if there.ino == from.ino => return Ok(None),
+            (Some(there), Rename::Exchange) => {
+                return self.exchange((dir, name, &from), (to_dir, to_name, there), now);
+            }
+            (Some(there), Rename::Replace) => {
+                let inode = self.inode(there.ino)?;
+                match (directory, is_dir(inode.mode)) {
+                    (true, false) => return Err(Stop::Fail(FsError::NotDirectory)),
+                    (false, true) => return Err(Stop::Fail(FsError::IsDirectory)),
+                    (true, true) if inode.entries > 0 => {
+                        return Err(Stop::Fail(FsError::NotEmpty));
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        let moves_up = directory && dir != to_dir;
+        if moves_up && there.is_none() && self.inode(to_dir)?.links >= LINKS_MAX {
+            return Err(Stop::Fail(FsError::TooManyLinks));
+        }
+        let kind = kind_of(mode);
+        let mut gone = None;
+        match &there {
+            Some(there) => {
+                self.inode(dir)?;
+                self.point(to_dir, there, (from.ino, kind), now)?;
+                if directory {
+                    let parent = self.inode_mut(to_dir)?;
+                    parent.links = parent.links.saturating_sub(1);
+                }
+                gone = self.lost_name(to_dir, there.ino, now)?.then_some(there.ino);
+            }
+            None => {
+                let room = self.room_in(to_dir, to_name)?;
+                self.inode(dir)?;
+                let entry = Dentry { name: to_name.to_vec(), ino: from.ino, kind };
+                self.enter(to_dir, room, &entry, now)?;
+            }
+        }
+        self.leave(dir, &from, now)?;
+        if moves_up {
+            let parent = self.inode_mut(dir)?;
+            parent.links = parent.links.saturating_sub(1);
+            self.inode_mut(to_dir)?.links += 1;
+        }
+        self.moved(from.ino, (dir, to_dir), to_name, now)?;
+        Ok(gone)
+    }
+
+    /// A file has another name now: no fsync says that, neither its own, nor that of a new file with
+    /// its old name.
+    fn moved(&mut self, ino: Nid, (dir, to): (Nid, Nid), name: &[u8], now: Time) -> Step<()> {
+        let inode = self.inode_mut(ino)?;
+        (inode.parent, inode.name, inode.ctime) = (to, name.to_vec(), now);
+        self.bound.extend([ino, dir, to]);
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        (dir, name, from): (Nid, &[u8], &Found),
+        (to_dir, to_name, there): (Nid, &[u8], &Found),
+        now: Time,
+    ) -> Step<Option<Nid>> {
+        let [mode, to_mode] = [self.inode(from.ino)?.mode, self.inode(there.ino)?.mode];
+        if is_dir(to_mode) && self.is_below(dir, there.ino)? {
+            return Err(Stop::Fail(FsError::Invalid("a directory below itself")));
+        }
+        self.inode(dir)?;
+        self.inode(to_dir)?;
+        self.point(dir, from, (there.ino, kind_of(to_mode)), now)?;
+        self.point(to_dir, there, (from.ino, kind_of(mode)), now)?;
+        if dir != to_dir && is_dir(mode) != is_dir(to_mode) {
+            let (less, more) = if is_dir(mode) { (dir, to_dir) } else { (to_dir, dir) };
+            let parent = self.inode_mut(less)?;
+            parent.links = parent.links.saturating_sub(1);
+            self.inode_mut(more)?.links += 1;
+        }
+        self.moved(from.ino, (dir, to_dir), to_name, now)?;
+        self.moved(there.ino, (to_dir, dir), name, now)?;
+        Ok(None)
+    }
+
+    /// Deletes a piece of a file that nobody needs; true when nothing of it is left.
+    pub(crate) fn delete_piece(&mut self, ino: Nid) -> Step<bool> {
+        if !self.cut_piece(ino, 0)? {
+            return Ok(false);
+        }
+        let xattrs = self.inode(ino)?.xattrs;
+        self.nat.get(ino)?;
+        if xattrs != NO_NODE {
+            self.nat.get(xattrs)?;
+            self.drop_node(xattrs)?;
+        }
+        self.drop_node(ino)?;
+        self.files -= 1;
+        self.orphans.remove(&ino);
+        self.young.remove(&ino);
+        self.bound.remove(&ino);
+        Ok(true)
+    }
+}
+
+impl Fs {
+    /// The file of this name.
+    ///
+    /// # Errors
+    /// There is none, or it can't be read.
+    pub async fn lookup(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &[u8]) -> Result<Attributes> {
+        self.with(cx, |s| {
+            let found = s.child(dir, name)?;
+            s.attributes(found.ino)
+        })
+        .await
+    }
+
+    /// Makes a file of any type.
+    ///
+    /// # Errors
+    /// The name is taken or can't be one; there is no room.
+    pub async fn create(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        dir: Nid,
+        name: &[u8],
+        new: &New,
+        now: Time,
+    ) -> Result<Attributes> {
+        self.balance(cx).await?;
+        self.with(cx, |s| s.create(dir, name, new, now)).await
+    }
+
+    /// Gives a file another name beside those that it has.
+    ///
+    /// # Errors
+    /// As [`Fs::create`]; directories have one name.
+    pub async fn link(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        dir: Nid,
+        name: &[u8],
+        now: Time,
+    ) -> Result<Attributes> {
+        self.balance(cx).await?;
+        self.with(cx, |s| s.link(ino, dir, name, now)).await
+    }
+
+    /// Takes a name from a file that is no directory. It is deleted with its last name, when nobody
+    /// has it open.
+    ///
+    /// # Errors
+    /// There is none, or it is a directory.
+    pub async fn unlink(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &[u8], now: Time) -> Result<()> {
+        self.balance(cx).await?;
+        let gone = self.with(cx, |s| s.unlink(dir, name, false, now)).await?;
+        self.delete(cx, gone).await
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// There is none, it is no directory, or it has entries.
+    pub async fn rmdir(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &[u8], now: Time) -> Result<()> {
+        self.balance(cx).await?;
+        let gone = self.with(cx, |s| s.unlink(dir, name, true, now)).await?;
+        self.delete(cx, gone).await
+    }
+
+    /// Gives a file another name in place of the one that it has.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    pub async fn rename(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        from: (Nid, &[u8]),
+        to: (Nid, &[u8]),
+        how: Rename,
+        now: Time,
+    ) -> Result<()> {
+        self.balance(cx).await?;
+        let gone = self.with(cx, |s| s.rename(from, to, how, now)).await?;
+        self.delete(cx, gone).await
+    }
+
+    /// Deletes what has no name and is not open.
+    pub(crate) async fn delete(self: &Arc<Fs>, cx: &Cx, gone: Option<Nid>) -> Result<()> {
+        let Some(ino) = gone else { return Ok(()) };
+        self.lock().pages.cut(ino, 0);
+        while !self.with(cx, |s| s.delete_piece(ino)).await? {}
+        Ok(())
+    }
+
+    /// Entries of a directory behind a position, so many at most; 0 is the beginning. `.` and `..`
+    /// are not among them.
+    ///
+    /// # Errors
+    /// It is no directory, or can't be read.
+    pub async fn read_dir(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        dir: Nid,
+        from: u64,
+        most: usize,
+    ) -> Result<Vec<Entry>> {
+        let found = self.with(cx, |s| s.entries(dir, from, most)).await?;
+        let entry =
+            |(next, d): (u64, Dentry)| Entry { name: d.name, ino: d.ino, kind: d.kind, next };
+        Ok(found.into_iter().map(entry).collect())
+    }
+
+    /// The directory that a directory lies in.
+    ///
+    /// # Errors
+    /// It is no directory.
+    pub async fn parent(self: &Arc<Fs>, cx: &Cx, dir: Nid) -> Result<Nid> {
+        self.with(cx, |s| {
+            s.living(dir)?;
+            Ok(s.inode(dir)?.parent)
+        })
+        .await
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// It is none.
+    pub async fn read_link(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<Vec<u8>> {
+        self.with(cx, |s| {
+            let node = s.node(ino)?;
+            match &node.inode {
+                Some(inode) if is_symlink(inode.mode) => {
+                    let all = NodePage::inline(&node.bytes);
+                    Ok(all[..(inode.size as usize).min(all.len())].to_vec())
+                }
+                _ => Err(Stop::Fail(FsError::Invalid("no symbolic link"))),
+            }
+        })
+        .await
+    }
+
+    /// Somebody opens a file: it stays until it is released, whatever becomes of its names.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub async fn open(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
+        self.with(cx, |s| {
+            s.inode(ino)?;
+            *s.opens.entry(ino).or_default() += 1;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Somebody who has opened a file does not need it any more.
+    ///
+    /// # Errors
+    /// It was to be deleted, and that could not be begun.
+    pub async fn release(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
+        let gone = self
+            .with(cx, |s| {
+                let Some(count) = s.opens.get(&ino).copied() else { return Ok(None) };
+                if count > 1 {
+                    s.opens.insert(ino, count - 1);
+                    return Ok(None);
+                }
+                let gone = s.inode(ino)?.links == 0;
+                s.opens.remove(&ino);
+                Ok(gone.then_some(ino))
+            })
+            .await?;
+        self.delete(cx, gone).await
+    }
+}

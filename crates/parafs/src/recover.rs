@@ -1,0 +1,268 @@
+//! What a mount finds behind the last checkpoint.
+//!
+//! Owns: which fsyncs are whole, and what becomes of them. Promises: an fsync that was acknowledged
+//! is taken; one that was cut short is not, not even a part of it; a page that an fsync names has
+//! been written. Never: looks outside the window (ParaFS paper, 3.2: "all written pages after last
+//! checkpoint fall in this window"), or writes; the checkpoint behind it does.
+
+use crate::dir::Found;
+use crate::error::{FsError, Result};
+use crate::format::{
+    Addr, Batch, Dentry, Footer, HEADS, Inode, Nid, NodeKind, NodePage, Pack, SECTOR, WindowSector,
+};
+use crate::fs::Fs;
+use crate::mount::Recovered;
+use crate::nodes::{is_dir, is_file};
+use crate::segments::Heat;
+use crate::state::{State, Step, Stop};
+use flashlane_base::mutant;
+use flashlane_rt::Cx;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Pages that are read at a time.
+const AT_ONCE: usize = 32;
+
+/// A node of an fsync.
+struct Sealed {
+    footer: Footer,
+    bytes: Vec<u8>,
+}
+
+/// Takes every fsync that is whole, in their order.
+pub(crate) async fn roll_forward(
+    cx: &Cx,
+    fs: &Arc<Fs>,
+    pack: &Pack,
+    recovered: &mut Recovered,
+) -> Result<()> {
+    let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
+    for (segment, from) in window(cx, fs, pack).await? {
+        for found in nodes_in(cx, fs, pack, segment, from, recovered).await? {
+            batches.entry(found.footer.batch.number).or_default().push(found);
+        }
+    }
+    for (_, mut nodes) in batches {
+        let Batch { nodes: whole, .. } = nodes[0].footer.batch;
+        if nodes.len() != whole as usize && !mutant!("parafs.torn-batches-taken") {
+            recovered.torn_batches += 1;
+            continue;
+        }
+        recovered.batches += 1;
+        // The inode first: it says how long the file is.
+        nodes.sort_by_key(|found| found.footer.ofs);
+        for found in &nodes {
+            take_node(cx, fs, found).await?;
+        }
+        let mut s = fs.lock();
+        s.segments.age = s.segments.age.max(pack.age);
+    }
+    Ok(())
+}
+
+/// Segments of heads for nodes that may have been written to since the checkpoint, each with the
+/// first page in question.
+async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
+    let mut segments = Vec::new();
+    for (at, heads) in pack.heads.iter().enumerate() {
+        if Heat::ALL[at % HEADS as usize].is_node() {
+            segments.extend(heads.open);
+            segments.extend(heads.next.iter().map(|segment| (*segment, 0)));
+        }
+    }
+    let layout = fs.sb.layout;
+    for number in 0..layout.window_sectors {
+        let mut bytes = vec![0; SECTOR];
+        fs.medium.read_meta(cx, layout.window + number, &mut bytes).await?;
+        match WindowSector::decode(&bytes, number) {
+            Ok(window) if window.version == pack.version => {
+                let of_nodes = window.segments.into_iter().filter(|(segment, heat)| {
+                    let known = Heat::ALL.get(usize::from(*heat));
+                    *segment < layout.shape.segments() && known.is_some_and(|heat| heat.is_node())
+                });
+                segments.extend(of_nodes.map(|(segment, _)| (segment, 0)));
+            }
+            // Of an older checkpoint, or never written: the window ends before it. A sector that is
+            // being written when the power goes names what nobody has used.
+            _ => break,
+        }
+    }
+    segments.sort_unstable();
+    segments.dedup_by_key(|(segment, _)| *segment);
+    Ok(segments)
+}
+
+/// Nodes of fsyncs since the checkpoint, in a segment.
+async fn nodes_in(
+    cx: &Cx,
+    fs: &Arc<Fs>,
+    pack: &Pack,
+    segment: u32,
+    from: u32,
+    recovered: &mut Recovered,
+) -> Result<Vec<Sealed>> {
+    let layout = fs.sb.layout;
+    let mut found = Vec::new();
+    let pages: Vec<u32> = (from..layout.shape.segment_pages).collect();
+    for piece in pages.chunks(AT_ONCE) {
+        let mut reads = Vec::new();
+        for page in piece {
+            let (fs, theirs, addr) = (fs.clone(), cx.clone(), layout.addr(segment, *page));
+            reads.push(cx.spawn_join(async move {
+                let mut bytes = vec![0; layout.shape.page_bytes()];
+                fs.medium.read(&theirs, &layout, addr, &mut bytes).await.map(|()| bytes)
+            }));
+        }
+        for read in reads {
+            recovered.pages_read += 1;
+            // What can't be read was being written when the power went.
+            let Ok(bytes) = read.await else { continue };
+            let Ok(footer) = NodePage::check(&bytes) else { continue };
+            let since = footer.version == pack.version || mutant!("parafs.old-nodes-taken");
+            if since && footer.batch.number > 0 {
+                found.push(Sealed { footer, bytes });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Has the file's tree say what a node of an fsync says.
+async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<()> {
+    let Footer { ino, ofs, .. } = found.footer;
+    let (tree, layout) = (fs.lock().tree, fs.sb.layout);
+    let Some((kind, first)) = tree.kind(ofs) else { return Ok(()) };
+    if ofs == 0 {
+        let inode = Inode::decode(&found.bytes);
+        let page_bytes = layout.shape.page_bytes() as u64;
+        let is_new = fs.with(cx, |s| s.take_inode(ino, &inode, &found.bytes)).await?;
+        if is_new {
+            let gone = fs.with(cx, |s| s.take_name(ino, &inode)).await?;
+            fs.delete(cx, gone).await?;
+        }
+        // What an older fsync, or the checkpoint, had behind the end.
+        let pages = if inode.inline { 0 } else { inode.size.div_ceil(page_bytes) };
+        fs.lock().cuts.insert(ino);
+        fs.cut(cx, ino, pages).await?;
+        if inode.inline {
+            return Ok(());
+        }
+    }
+    let slots = match kind {
+        NodeKind::Inode => tree.inode_addrs,
+        NodeKind::Direct => tree.slots,
+        NodeKind::Indirect | NodeKind::Xattrs => return Ok(()),
+    };
+    for slot in 0..slots as u32 {
+        let addr = NodePage::addr(&found.bytes, ofs == 0, slot);
+        let index = first + u64::from(slot);
+        fs.with(cx, |s| s.take_addr(ino, index, addr)).await?;
+    }
+    Ok(())
+}
+
+impl State {
+    /// The inode of an fsync: true for a file that the checkpoint does not have.
+    fn take_inode(&mut self, ino: Nid, found: &Inode, bytes: &[u8]) -> Step<bool> {
+        if !is_file(found.mode) {
+            return Err(FsError::Damaged(format!("an fsync has file {ino}, which is none")).into());
+        }
+        let entry = self.nat.get(ino)?;
+        let is_new = entry.ino == 0;
+        if is_new {
+            self.nat.pick(0)?;
+            self.make_node(ino, ino, 0, Some(Inode { pages: 1, xattrs: 0, ..found.clone() }));
+            self.files += 1;
+            self.young.insert(ino);
+            self.generation = self.generation.max(found.generation.wrapping_add(1));
+            // It has no name before one is found for it.
+            self.inode_mut(ino)?.links = 0;
+        }
+        let was_inline = self.inode(ino)?.inline;
+        let node = self.node_mut(ino)?;
+        let Some(inode) = &mut node.inode else {
+            return Err(FsError::Damaged(format!("node {ino} is no inode")).into());
+        };
+        // Names and links are the checkpoint's; pages are counted as they come.
+        let (links, pages, xattrs) = (inode.links, inode.pages, inode.xattrs);
+        let (parent, name) = (inode.parent, inode.name.clone());
+        **inode = Inode { links, pages, xattrs, ..found.clone() };
+        if !is_new {
+            (inode.parent, inode.name) = (parent, name);
+        }
+        let room = NodePage::inline_mut(node.bytes_mut());
+        if found.inline {
+            room.copy_from_slice(NodePage::inline(bytes));
+        } else if was_inline {
+            room.fill(0);
+        }
+        Ok(is_new)
+    }
+
+    /// The name of a file that the checkpoint does not have. What had the name has lost it before;
+    /// it is said if that is to be deleted.
+    fn take_name(&mut self, ino: Nid, inode: &Inode) -> Step<Option<Nid>> {
+        let (dir, now) = (inode.parent, inode.ctime);
+        // A directory that is not there leaves the file without a name.
+        let named = match self.inode(dir) {
+            Ok(parent) => inode.links > 0 && is_dir(parent.mode),
+            Err(Stop::Fail(_)) => false,
+            Err(need) => return Err(need),
+        };
+        if !named {
+            self.orphans.insert(ino);
+            return Ok(None);
+        }
+        let entry = Dentry { name: inode.name.clone(), ino, kind: 8 };
+        let mut gone = None;
+        match self.lookup(dir, &inode.name)? {
+            Some(Found { ino: there, .. }) if there == ino => {}
+            Some(found) => {
+                self.inode(found.ino)?;
+                self.point(dir, &found, (ino, entry.kind), now)?;
+                let old = self.inode_mut(found.ino)?;
+                old.links = if is_dir(old.mode) { 0 } else { old.links.saturating_sub(1) };
+                let was_dir = is_dir(old.mode);
+                if old.links == 0 {
+                    self.orphans.insert(found.ino);
+                    gone = Some(found.ino);
+                }
+                if was_dir {
+                    let parent = self.inode_mut(dir)?;
+                    parent.links = parent.links.saturating_sub(1);
+                }
+            }
+            None => {
+                let room = self.room_in(dir, &inode.name)?;
+                self.enter(dir, room, &entry, now)?;
+            }
+        }
+        let taken = self.inode_mut(ino)?;
+        taken.links = 1;
+        Ok(gone)
+    }
+
+    /// Where a page of a file lies, by an fsync.
+    fn take_addr(&mut self, ino: Nid, index: u64, addr: Addr) -> Step<()> {
+        let wanted = match addr {
+            addr if !addr.is_page() || self.layout.has(addr) => addr,
+            _ => {
+                let why = format!("an fsync has page {index} of file {ino} nowhere");
+                return Err(FsError::Damaged(why).into());
+            }
+        };
+        if self.addr_of(ino, index)? == wanted {
+            return Ok(());
+        }
+        if wanted != Addr::NONE {
+            let missing = self.missing_nodes(ino, index)?;
+            self.nat.pick(missing as usize)?;
+        }
+        let before = self.set_addr(ino, index, wanted)?;
+        self.unname_written(before);
+        if wanted.is_page() {
+            self.segments.set_valid(wanted);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,536 @@
+//! Segments: which pages of each are valid, which are free, what the heads fill.
+//!
+//! Owns: the segment table in memory, the heads, allocation. Promises: a page is given out once
+//! between two trims of its segment; a segment that was valid at the last checkpoint is not given
+//! out before the next one has forgotten it. Never: waits, or touches the medium.
+//!
+//! A region is a flash channel. Each has six heads (ParaFS paper, 3.2): hot, warm and cold, for
+//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one.
+
+use crate::error::FsError;
+use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
+use crate::state::{Need, Step, Stop};
+use std::collections::{BTreeSet, VecDeque};
+
+/// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Heat {
+    /// Inodes and direct nodes of directories.
+    HotNode = 0,
+    /// Inodes and direct nodes of files.
+    WarmNode = 1,
+    /// Indirect nodes.
+    ColdNode = 2,
+    /// Entries of directories.
+    HotData = 3,
+    /// Files.
+    WarmData = 4,
+    /// What cleaning moved in the background.
+    ColdData = 5,
+}
+
+impl Heat {
+    pub(crate) const ALL: [Heat; HEADS as usize] = [
+        Heat::HotNode,
+        Heat::WarmNode,
+        Heat::ColdNode,
+        Heat::HotData,
+        Heat::WarmData,
+        Heat::ColdData,
+    ];
+
+    pub(crate) fn is_node(self) -> bool {
+        self <= Heat::ColdNode
+    }
+}
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    Free,
+    /// A head has it, and fills it later.
+    Assigned,
+    /// A head fills it.
+    Open,
+    /// It was filled, or its head was closed.
+    Full,
+    /// Nothing in it is valid; a checkpoint that says so is being written.
+    Leaving,
+    /// The checkpoint is durable: it is to be trimmed.
+    Trimming,
+    /// The medium can't give it any more.
+    Dead,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) used: Use,
+    pub(crate) valid: u32,
+    /// Pages whose writes are under way.
+    pub(crate) pending: u32,
+    pub(crate) entry: SegmentEntry,
+    /// Whose its pages are, where that is in memory.
+    pub(crate) owners: Option<Vec<Owner>>,
+    /// Its summary on the medium lacks owners.
+    pub(crate) unsaved: bool,
+    /// What the medium has of them is in `owners`, too.
+    pub(crate) asked: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Head {
+    open: Option<(u32, u32)>,
+    next: VecDeque<u32>,
+}
+
+pub(crate) struct Segments {
+    layout: Layout,
+    all: Vec<Segment>,
+    /// Per region, six.
+    heads: Vec<Head>,
+    /// Free segments of each region.
+    free: Vec<BTreeSet<u32>>,
+    /// Whose entries have changed since the table was written.
+    pub(crate) changed: BTreeSet<u32>,
+    /// Segments that hold nothing valid and are no head's: a checkpoint frees them.
+    empty: BTreeSet<u32>,
+    /// Of all segments.
+    valid: u64,
+    /// The region that comes next, per heat.
+    turn: [u32; HEADS as usize],
+    /// Seconds of the file system's life.
+    pub(crate) age: u64,
+}
+
+fn bit(bytes: &[u8], at: u32) -> bool {
+    bytes[at as usize / 8] >> (at % 8) & 1 == 1
+}
+
+impl Segments {
+    /// All are free.
+    pub(crate) fn new(layout: Layout) -> Segments {
+        let shape = layout.shape;
+        let entry = SegmentEntry::empty(shape.segment_pages);
+        let segment = Segment {
+            used: Use::Free,
+            valid: 0,
+            pending: 0,
+            entry,
+            owners: None,
+            unsaved: false,
+            asked: false,
+        };
+        let of_region = |region: u32| {
+            let first = region * shape.region_segments;
+            (first..first + shape.region_segments).collect()
+        };
+        Segments {
+            layout,
+            all: vec![segment; shape.segments() as usize],
+            heads: vec![Head::default(); (shape.regions * HEADS) as usize],
+            free: (0..shape.regions).map(of_region).collect(),
+            changed: BTreeSet::new(),
+            empty: BTreeSet::new(),
+            valid: 0,
+            turn: [0; HEADS as usize],
+            age: 0,
+        }
+    }
+
+    /// As a checkpoint has them. `heads` go on where they were.
+    pub(crate) fn load(
+        layout: Layout,
+        entries: Vec<SegmentEntry>,
+        heads: &[Heads],
+    ) -> Result<Segments, FsError> {
+        let mut s = Segments::new(layout);
+        for (number, entry) in entries.into_iter().enumerate() {
+            let valid = (0..layout.shape.segment_pages).filter(|p| bit(&entry.valid, *p)).count();
+            s.all[number].valid = valid as u32;
+            s.valid += valid as u64;
+            s.all[number].entry = entry;
+            if valid > 0 {
+                s.set_used(number as u32, Use::Full);
+            }
+        }
+        for (at, found) in heads.iter().enumerate() {
+            let region = at as u32 / HEADS;
+            let mut given = |segment: u32, used: Use| {
+                let here = layout.region_of(segment) == region;
+                match s.all[segment as usize].used {
+                    Use::Free | Use::Full if here => {
+                        s.set_used(segment, used);
+                        Ok(())
+                    }
+                    _ => Err(FsError::Damaged(format!(
+                        "the checkpoint gives segment {segment} to two heads"
+                    ))),
+                }
+            };
+            if let Some((segment, _)) = found.open {
+                given(segment, Use::Open)?;
+            }
+            for segment in &found.next {
+                given(*segment, Use::Assigned)?;
+            }
+            s.heads[at] = Head { open: found.open, next: found.next.iter().copied().collect() };
+        }
+        Ok(s)
+    }
+
+    fn set_used(&mut self, segment: u32, used: Use) {
+        let region = self.layout.region_of(segment) as usize;
+        match used {
+            Use::Free => self.free[region].insert(segment),
+            _ => self.free[region].remove(&segment),
+        };
+        let s = &mut self.all[segment as usize];
+        s.used = used;
+        match used == Use::Full && s.valid == 0 {
+            true => self.empty.insert(segment),
+            false => self.empty.remove(&segment),
+        };
+    }
+
+    pub(crate) fn get(&self, segment: u32) -> &Segment {
+        &self.all[segment as usize]
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Valid pages of all segments.
+    pub(crate) fn valid(&self) -> u64 {
+        self.valid
+    }
+
+    pub(crate) fn is_valid(&self, addr: Addr) -> bool {
+        let (segment, page) = self.layout.segment_of(addr);
+        bit(&self.all[segment as usize].entry.valid, page)
+    }
+
+    /// Free segments, of all regions.
+    pub(crate) fn free(&self) -> u32 {
+        self.free.iter().map(|free| free.len() as u32).sum()
+    }
+
+    /// Segments that the next checkpoint frees.
+    pub(crate) fn empty(&self) -> u32 {
+        self.empty.len() as u32
+    }
+
+    /// Pages that a head can give without another segment.
+    fn head_has(&self, head: &Head) -> u64 {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let open = head.open.map_or(0, |(_, page)| pages - u64::from(page));
+        open + head.next.len() as u64 * pages
+    }
+
+    fn head(&self, region: u32, heat: Heat) -> usize {
+        (region * HEADS) as usize + heat as usize
+    }
+
+    /// The next page for content of this heat, in the region whose turn it is. It counts as pending
+    /// until it is published or dropped.
+    pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner) -> Step<Addr> {
+        let regions = self.layout.shape.regions;
+        for i in 0..regions {
+            let region = (self.turn[heat as usize] + i) % regions;
+            if self.head_has(&self.heads[self.head(region, heat)]) > 0 {
+                return Ok(self.give(region, heat, owner));
+            }
+            if !self.free[region as usize].is_empty() {
+                return Err(Stop::Need(Need::Segments { region, heat }));
+            }
+        }
+        Err(Stop::Need(Need::Room))
+    }
+
+    /// Heads have so many pages of this heat, so that [`Segments::allocate_reserved`] gives them.
+    pub(crate) fn reserve(&self, heat: Heat, pages: u64) -> Step<()> {
+        let regions = 0..self.layout.shape.regions;
+        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]);
+        if regions.clone().map(has).sum::<u64>() >= pages {
+            return Ok(());
+        }
+        let least = regions
+            .filter(|region| !self.free[*region as usize].is_empty())
+            .min_by_key(|region| (has(*region), *region));
+        match least {
+            Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
+            None => Err(Stop::Need(Need::Room)),
+        }
+    }
+
+    /// The next page, of those that were reserved.
+    pub(crate) fn allocate_reserved(&mut self, heat: Heat, owner: Owner) -> Addr {
+        let regions = self.layout.shape.regions;
+        let turn = self.turn[heat as usize];
+        let region = (0..regions)
+            .map(|i| (turn + i) % regions)
+            .find(|region| self.head_has(&self.heads[self.head(*region, heat)]) > 0)
+            .expect("they were reserved");
+        self.give(region, heat, owner)
+    }
+
+    /// The next page of a head that has one.
+    fn give(&mut self, region: u32, heat: Heat, owner: Owner) -> Addr {
+        let at = self.head(region, heat);
+        let (segment, page) = match self.heads[at].open {
+            Some(open) => open,
+            None => {
+                let segment = self.heads[at].next.pop_front().expect("it has one");
+                self.set_used(segment, Use::Open);
+                let s = &mut self.all[segment as usize];
+                s.entry.kind = heat as u8;
+                (s.owners, s.asked) = (Some(Vec::new()), true);
+                (segment, 0)
+            }
+        };
+        let s = &mut self.all[segment as usize];
+        let owners = s.owners.get_or_insert_default();
+        owners.resize(page as usize, Owner::default());
+        owners.push(owner);
+        s.unsaved = true;
+        s.pending += 1;
+        self.turn[heat as usize] = (region + 1) % self.layout.shape.regions;
+        self.heads[at].open = Some((segment, page + 1));
+        if page + 1 == self.layout.shape.segment_pages {
+            self.close(at);
+        }
+        self.layout.addr(segment, page)
+    }
+
+    /// A head lets go of the segment that it fills.
+    fn close(&mut self, head: usize) {
+        if let Some((segment, _)) = self.heads[head].open.take() {
+            self.set_used(segment, Use::Full);
+        }
+    }
+
+    /// Nothing more is written to this segment: a write to it failed.
+    pub(crate) fn give_up(&mut self, addr: Addr) {
+        let (segment, _) = self.layout.segment_of(addr);
+        let is = |head: &Head| head.open.is_some_and(|(open, _)| open == segment);
+        if let Some(head) = self.heads.iter().position(is) {
+            self.close(head);
+        }
+    }
+
+    /// Nothing more is written to any segment that is open now, as its end is not known.
+    pub(crate) fn close_all(&mut self) {
+        (0..self.heads.len()).for_each(|head| self.close(head));
+        for head in 0..self.heads.len() {
+            for segment in std::mem::take(&mut self.heads[head].next) {
+                // They may hold what nobody knows of.
+                self.set_used(segment, Use::Full);
+            }
+        }
+    }
+
+    /// The page was written, and something names it now.
+    pub(crate) fn publish(&mut self, addr: Addr) {
+        self.settle(addr);
+        self.set_valid(addr);
+    }
+
+    /// The page was written, or not, and nothing names it.
+    pub(crate) fn drop_pending(&mut self, addr: Addr) {
+        self.settle(addr);
+    }
+
+    fn settle(&mut self, addr: Addr) {
+        let (segment, _) = self.layout.segment_of(addr);
+        let s = &mut self.all[segment as usize];
+        s.pending -= 1;
+        // It may be empty now.
+        let used = s.used;
+        self.set_used(segment, used);
+    }
+
+    /// A page that something names is on its way to the medium: a checkpoint waits for it.
+    pub(crate) fn arrived(&mut self, addr: Addr) {
+        self.settle(addr);
+    }
+
+    /// Something names a page that was written.
+    pub(crate) fn set_valid(&mut self, addr: Addr) {
+        let (segment, page) = self.layout.segment_of(addr);
+        let s = &mut self.all[segment as usize];
+        if !bit(&s.entry.valid, page) {
+            s.entry.valid[page as usize / 8] |= 1 << (page % 8);
+            s.valid += 1;
+            self.valid += 1;
+        }
+        s.entry.changed = self.age;
+        let used = s.used;
+        self.set_used(segment, used);
+        self.changed.insert(segment);
+    }
+
+    /// Nothing names the page any more.
+    pub(crate) fn invalidate(&mut self, addr: Addr) {
+        if !addr.is_page() {
+            return;
+        }
+        let (segment, page) = self.layout.segment_of(addr);
+        let s = &mut self.all[segment as usize];
+        if bit(&s.entry.valid, page) {
+            s.entry.valid[page as usize / 8] &= !(1 << (page % 8));
+            s.valid -= 1;
+            self.valid -= 1;
+        }
+        let used = s.used;
+        self.set_used(segment, used);
+        self.changed.insert(segment);
+    }
+
+    /// Free segments for a head, as many as it gets at a time.
+    pub(crate) fn choose(&self, region: u32) -> Vec<u32> {
+        let free = &self.free[region as usize];
+        free.iter().take(self.layout.assigned() as usize).copied().collect()
+    }
+
+    /// They are for a head, and not its own yet: nothing names them on the medium.
+    pub(crate) fn promise(&mut self, segments: &[u32]) {
+        segments.iter().for_each(|segment| self.set_used(*segment, Use::Assigned));
+    }
+
+    /// The head has segments that were promised, if the window names them.
+    pub(crate) fn assign(&mut self, region: u32, heat: Heat, segments: &[u32], recorded: bool) {
+        if recorded {
+            let at = self.head(region, heat);
+            self.heads[at].next.extend(segments);
+        } else {
+            segments.iter().for_each(|segment| self.set_used(*segment, Use::Free));
+        }
+    }
+
+    /// What the heads have, for a checkpoint.
+    pub(crate) fn heads(&self) -> Vec<Heads> {
+        let of = |head: &Head| Heads { open: head.open, next: head.next.iter().copied().collect() };
+        self.heads.iter().map(of).collect()
+    }
+
+    /// A checkpoint is taken: segments without anything valid leave with it.
+    pub(crate) fn leave(&mut self) -> Vec<u32> {
+        let leaving: Vec<u32> = std::mem::take(&mut self.empty)
+            .into_iter()
+            .filter(|segment| self.all[*segment as usize].pending == 0)
+            .collect();
+        leaving.iter().for_each(|segment| self.set_used(*segment, Use::Leaving));
+        self.refill_empty();
+        leaving
+    }
+
+    /// Those that stay although they are empty are found again.
+    fn refill_empty(&mut self) {
+        for segment in 0..self.all.len() as u32 {
+            let used = self.all[segment as usize].used;
+            self.set_used(segment, used);
+        }
+    }
+
+    /// The checkpoint that these left with was not completed.
+    pub(crate) fn stay(&mut self, segments: &[u32]) {
+        segments.iter().for_each(|segment| self.set_used(*segment, Use::Full));
+    }
+
+    /// The checkpoint is durable: what left with it may be trimmed.
+    pub(crate) fn left(&mut self, segments: &[u32]) {
+        segments.iter().for_each(|segment| self.set_used(*segment, Use::Trimming));
+    }
+
+    /// A segment was trimmed; it is gone for good where the medium could not.
+    pub(crate) fn trimmed(&mut self, segment: u32, worked: bool) {
+        let s = &mut self.all[segment as usize];
+        (s.owners, s.unsaved, s.asked) = (None, false, false);
+        self.set_used(segment, if worked { Use::Free } else { Use::Dead });
+    }
+
+    /// The segment that is cleaned soonest: the one with the fewest valid pages (paper, 3.3:
+    /// "foreground paraGC employs greedy algorithm"), if that wins a page.
+    pub(crate) fn victim(&self) -> Option<u32> {
+        let pages = self.layout.shape.segment_pages;
+        (0..self.all.len() as u32)
+            .filter(|segment| {
+                let s = &self.all[*segment as usize];
+                s.used == Use::Full && s.pending == 0 && s.valid > 0 && s.valid < pages
+            })
+            .min_by_key(|segment| self.all[*segment as usize].valid)
+    }
+
+    /// Its owners have come from the medium.
+    pub(crate) fn bring_owners(&mut self, segment: u32, mut owners: Vec<Owner>) {
+        let s = &mut self.all[segment as usize];
+        if let Some(newer) = &s.owners {
+            let from = newer.iter().position(|o| *o != Owner::default()).unwrap_or(newer.len());
+            owners.truncate(from);
+            owners.extend_from_slice(&newer[from..]);
+        }
+        (s.owners, s.asked) = (Some(owners), true);
+    }
+
+    /// Segments whose summaries are not on the medium, with what belongs there.
+    pub(crate) fn unsaved(&self) -> impl Iterator<Item = (u32, &[Owner])> {
+        (0..).zip(&self.all).filter(|(_, s)| s.unsaved).filter_map(|(number, s)| {
+            let owners = s.owners.as_deref()?;
+            Some((number, owners))
+        })
+    }
+
+    /// A segment whose summary may be written, and of which only a part is in memory: it was begun
+    /// before a mount, and the rest is on the medium.
+    pub(crate) fn known_in_part(&self) -> Option<u32> {
+        let open = self.heads.iter().filter_map(|head| head.open).map(|(segment, _)| segment);
+        let asked = |segment: u32| self.all[segment as usize].asked;
+        let unsaved = (0..).zip(&self.all).filter(|(_, s)| s.unsaved).map(|(number, _)| number);
+        open.chain(unsaved).find(|segment| !asked(*segment))
+    }
+
+    /// Takes segments back that heads have and have not begun: how many.
+    pub(crate) fn take_back(&mut self) -> u32 {
+        let mut count = 0;
+        for head in 0..self.heads.len() {
+            for segment in std::mem::take(&mut self.heads[head].next) {
+                self.set_used(segment, Use::Free);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Its summary is on the medium as far as `owners` pages.
+    pub(crate) fn saved(&mut self, segment: u32, owners: usize) {
+        let s = &mut self.all[segment as usize];
+        if s.owners.as_ref().is_some_and(|now| now.len() == owners) {
+            s.unsaved = false;
+            if s.used == Use::Full {
+                (s.owners, s.asked) = (None, false);
+            }
+        }
+    }
+
+    /// Looks through the table.
+    pub(crate) fn walk(&self) -> Result<(), String> {
+        let mut valid = 0;
+        for (number, s) in self.all.iter().enumerate() {
+            let found = s.entry.valid.iter().map(|b| b.count_ones()).sum::<u32>();
+            if found != s.valid {
+                return Err(format!("segment {number} counts {} pages and has {found}", s.valid));
+            }
+            let free =
+                self.free[self.layout.region_of(number as u32) as usize].contains(&(number as u32));
+            if free != (s.used == Use::Free) || free && (found > 0 || s.pending > 0) {
+                return Err(format!("segment {number} is {:?} with {found} pages", s.used));
+            }
+            valid += u64::from(found);
+        }
+        match valid == self.valid {
+            true => Ok(()),
+            false => Err(format!("{} pages are counted, {valid} are valid", self.valid)),
+        }
+    }
+}

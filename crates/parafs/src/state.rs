@@ -1,0 +1,208 @@
+//! Everything that a mounted file system has in memory.
+//!
+//! Owns: [`State`], and how an operation gets what is not there yet ([`Step`]). Promises: an
+//! operation looks at all that it needs before it changes anything, so one that lacks something is
+//! begun anew when that has come, and what it does is one step for everybody else; what is dirty, or
+//! on its way to the medium, stays. Never: waits.
+//!
+//! The pieces: [`crate::segments`] says where there is room, [`crate::nat`] where nodes lie,
+//! [`crate::nodes`] which node names which page, [`crate::pages`] has contents, [`crate::dir`] has
+//! names. Operations on them are in [`crate::ops`].
+
+use crate::error::FsError;
+use crate::format::{Inode, Layout, Nid, Slots, Superblock, Tree};
+use crate::nat::Nat;
+use crate::nodes::Node;
+use crate::pages::Pages;
+use crate::segments::{Heat, Segments};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What an operation lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A sector of the node address table.
+    Nat(u32),
+    Node(Nid),
+    /// Pages of a file.
+    Pages(Nid, Vec<u64>),
+    /// Whose the pages of a segment are.
+    Summary(u32),
+    /// Segments for a head.
+    Segments {
+        region: u32,
+        heat: Heat,
+    },
+    /// A file that is being cut short.
+    Cut(Nid),
+    /// A free segment: somebody has to clean.
+    Room,
+    /// That nobody gives segments to a head, and that pages of directories have arrived.
+    Quiet,
+}
+
+/// Why an operation ends here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It goes on when this is there.
+    Need(Need),
+    Fail(FsError),
+}
+
+impl From<FsError> for Stop {
+    fn from(e: FsError) -> Stop {
+        Stop::Fail(e)
+    }
+}
+
+/// What an operation has come to.
+pub(crate) type Step<T> = Result<T, Stop>;
+
+pub(crate) struct State {
+    pub(crate) layout: Layout,
+    pub(crate) tree: Tree,
+    pub(crate) slots: Slots,
+    pub(crate) segments: Segments,
+    pub(crate) nat: Nat,
+    /// Nodes in memory.
+    pub(crate) nodes: BTreeMap<Nid, Node>,
+    /// Those of them that are not on the medium as they are: (file, number in its tree), node.
+    pub(crate) dirty_nodes: BTreeMap<(Nid, u32), Nid>,
+    pub(crate) pages: Pages,
+    /// How often each file is open.
+    pub(crate) opens: BTreeMap<Nid, u32>,
+    /// Files without a name, and files that are being cut short: a mount goes on with them.
+    pub(crate) orphans: BTreeSet<Nid>,
+    /// Of those, the ones that are being cut short.
+    pub(crate) cuts: BTreeSet<Nid>,
+    /// Files that an fsync can't restore by itself: the next one takes a checkpoint.
+    pub(crate) bound: BTreeSet<Nid>,
+    /// Files that no checkpoint has seen.
+    pub(crate) young: BTreeSet<Nid>,
+    /// Files whose nodes are on their way to the medium for an fsync.
+    pub(crate) syncing: BTreeSet<Nid>,
+    /// The last checkpoint.
+    pub(crate) version: u64,
+    /// Which copy of each sector of the node address table is valid, and of the segment table.
+    pub(crate) nat_copies: Vec<u8>,
+    pub(crate) sit_copies: Vec<u8>,
+    /// The next one is being written: what belongs to it is decided.
+    pub(crate) checkpointing: bool,
+    /// Somebody writes a checkpoint, or is about to.
+    pub(crate) has_checkpointer: bool,
+    /// Heads that are being given segments.
+    pub(crate) assigning: BTreeSet<(u32, Heat)>,
+    /// Somebody cleans.
+    pub(crate) cleaning: bool,
+    /// Trims under way.
+    pub(crate) trims: u32,
+    /// fsyncs since then.
+    pub(crate) batches: u32,
+    /// Writes of nodes under way.
+    pub(crate) nodes_in_flight: u32,
+    /// Nodes that were never written: they have no page yet.
+    pub(crate) new_nodes: u64,
+    /// Pages of files for which room is kept: they were never written.
+    pub(crate) kept: u64,
+    pub(crate) files: u32,
+    pub(crate) generation: u32,
+    /// Pages that files and nodes may have.
+    pub(crate) capacity: u64,
+    /// Sectors of the window in use.
+    pub(crate) window_used: u64,
+    /// Why nothing may be written any more.
+    pub(crate) read_only: Option<String>,
+    /// Counts uses and changes.
+    pub(crate) clock: u64,
+    /// How often something was changed: an operation that lacks something has changed nothing.
+    pub(crate) changes: u64,
+}
+
+impl State {
+    pub(crate) fn new(sb: &Superblock, segments: Segments, nat: Nat) -> State {
+        let layout = sb.layout;
+        let shape = layout.shape;
+        let data = u64::from(shape.segments() - sb.reserved_segments);
+        State {
+            tree: Tree::of(shape.page_bytes()),
+            slots: Slots::of(shape.page_bytes()),
+            segments,
+            nat,
+            nodes: BTreeMap::new(),
+            dirty_nodes: BTreeMap::new(),
+            pages: Pages::new(),
+            opens: BTreeMap::new(),
+            orphans: BTreeSet::new(),
+            cuts: BTreeSet::new(),
+            bound: BTreeSet::new(),
+            young: BTreeSet::new(),
+            syncing: BTreeSet::new(),
+            version: 0,
+            nat_copies: vec![0; (layout.nat_sectors as usize).div_ceil(8)],
+            sit_copies: vec![0; (layout.sit_sectors as usize).div_ceil(8)],
+            checkpointing: false,
+            has_checkpointer: false,
+            assigning: BTreeSet::new(),
+            cleaning: false,
+            trims: 0,
+            batches: 0,
+            nodes_in_flight: 0,
+            new_nodes: 0,
+            kept: 0,
+            files: 0,
+            generation: 1,
+            capacity: data * u64::from(shape.segment_pages),
+            window_used: 0,
+            read_only: None,
+            clock: 0,
+            changes: 0,
+            layout,
+        }
+    }
+
+    pub(crate) fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Pages that are spoken for: valid, or with a place to come.
+    pub(crate) fn used(&self) -> u64 {
+        self.segments.valid() + self.new_nodes + self.kept
+    }
+
+    /// Whether there is room for so many pages more, of files or their nodes.
+    pub(crate) fn room_for(&self, pages: u64) -> Step<()> {
+        match self.used() + pages <= self.capacity {
+            true => Ok(()),
+            false => Err(Stop::Fail(FsError::NoSpace)),
+        }
+    }
+
+    /// Something is about to be changed.
+    pub(crate) fn writable(&self) -> Step<()> {
+        match &self.read_only {
+            None => Ok(()),
+            Some(why) => Err(Stop::Fail(FsError::ReadOnly(why.clone()))),
+        }
+    }
+
+    /// The inode of a file.
+    pub(crate) fn inode(&mut self, ino: Nid) -> Step<&Inode> {
+        let node = self.node(ino)?;
+        node.inode.as_deref().ok_or(Stop::Fail(FsError::Stale))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn inode_mut(&mut self, ino: Nid) -> Step<&mut Inode> {
+        self.inode(ino)?;
+        let node = self.node_mut(ino)?;
+        node.inode.as_deref_mut().ok_or(Stop::Fail(FsError::Stale))
+    }
+
+    /// Nobody cuts it short at the moment.
+    pub(crate) fn uncut(&self, ino: Nid) -> Step<()> {
+        match self.cuts.contains(&ino) {
+            true => Err(Stop::Need(Need::Cut(ino))),
+            false => Ok(()),
+        }
+    }
+}

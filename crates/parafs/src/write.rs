@@ -1,0 +1,371 @@
+//! Contents on their way to the medium: write-back, fsync.
+//!
+//! Owns: when a page of a file is placed, written and named; what an fsync writes. Promises: a page
+//! is named only when it was written; of one page one write is under way at a time; what an fsync has
+//! acknowledged is found by a mount, all of it. Never: writes a node but for an fsync.
+//!
+//! **fsync.** The file's dirty pages are written first. Then its inode and its direct nodes, as far
+//! as they have changed, go to the medium as one batch: each says how many there are, and a mount
+//! takes all of a batch or nothing of it (`recover`). What a batch can't say (names that have
+//! changed, links, extended attributes) takes a checkpoint ([`State::is_bound`]), as in F2FS.
+
+use crate::error::{FsError, Result};
+use crate::format::{Addr, Batch, Footer, Nid, NodeKind, NodePage, Owner};
+use crate::fs::{Fs, Sent};
+use crate::nodes::{Dirty, is_dir, is_file};
+use crate::segments::Heat;
+use crate::state::{State, Step};
+use flashlane_base::mutant;
+use flashlane_rt::Cx;
+use std::sync::Arc;
+
+/// Pages of a file whose writes are under way at a time.
+const AT_ONCE: usize = 64;
+/// Times that a write is tried, each time elsewhere: a medium of which so many places fail is broken.
+pub(crate) const TRIES: u32 = 8;
+
+/// A page of a file on its way to the medium.
+struct Write {
+    index: u64,
+    /// Which page in memory, and which of its versions.
+    is: (u64, u64),
+    sent: Sent,
+}
+
+impl State {
+    /// Gives a dirty page a place. Nothing where it is clean, or is on its way already.
+    fn begin_write(&mut self, ino: Nid, index: u64, cold: bool) -> Step<Option<Write>> {
+        if !self.pages.is_dirty(ino, index) {
+            return Ok(None);
+        }
+        let inode = self.inode(ino)?;
+        let heat = match (is_dir(inode.mode), cold) {
+            (true, _) => Heat::HotData,
+            (false, true) => Heat::ColdData,
+            (false, false) => Heat::WarmData,
+        };
+        let Some((nid, slot)) = self.find_slot(ino, index)? else {
+            let why = format!("no node names page {index} of file {ino}, which is dirty");
+            return Err(FsError::Damaged(why).into());
+        };
+        let Some(page) = self.pages.get(ino, index) else { return Ok(None) };
+        if page.in_flight > 0 {
+            return Ok(None);
+        }
+        let (is, content) = ((page.id, page.version), page.content.clone());
+        let addr = self.segments.allocate(heat, Owner { nid, slot })?;
+        self.pages.begin(ino, index);
+        Ok(Some(Write { index, is, sent: Sent { addr, content } }))
+    }
+
+    /// The write of a page has ended.
+    fn end_write(&mut self, ino: Nid, write: &Write, written: bool) -> Step<()> {
+        let (index, addr) = (write.index, write.sent.addr);
+        let there = self.pages.get(ino, index).is_some_and(|page| page.id == write.is.0);
+        if !there || !written {
+            self.segments.drop_pending(addr);
+            if !written {
+                self.segments.give_up(addr);
+            }
+            self.pages.end(ino, index, write.is, written);
+            return Ok(());
+        }
+        // What names it may have left the memory meanwhile.
+        let before = self.addr_of(ino, index)?;
+        self.set_addr(ino, index, addr)?;
+        self.unname_written(before);
+        self.segments.publish(addr);
+        self.pages.end(ino, index, write.is, true);
+        Ok(())
+    }
+
+    /// A page lies elsewhere now: [`State::set_addr`] has counted what was kept for it.
+    pub(crate) fn unname_written(&mut self, before: Addr) {
+        if before.is_page() {
+            self.segments.invalidate(before);
+        }
+    }
+
+    /// An fsync of this file takes a checkpoint.
+    fn is_bound(&mut self, ino: Nid) -> Step<bool> {
+        if mutant!("parafs.names-unbound") {
+            return Ok(false);
+        }
+        let inode = self.inode(ino)?;
+        let (mode, links, parent) = (inode.mode, inode.links, inode.parent);
+        let young_parent = self.young.contains(&ino) && self.young.contains(&parent);
+        let moved_parent = self.young.contains(&ino) && self.bound.contains(&parent);
+        Ok(!is_file(mode)
+            || links != 1
+            || self.bound.contains(&ino)
+            || young_parent
+            || moved_parent)
+    }
+
+    /// Gives the changed nodes of a file places, as one batch.
+    fn begin_batch(&mut self, ino: Nid, data_only: bool) -> Step<Vec<(Nid, Sent)>> {
+        let dirty: Vec<(u32, Nid)> = self
+            .dirty_nodes
+            .range((ino, 0)..=(ino, u32::MAX))
+            .map(|((_, ofs), nid)| (*ofs, *nid))
+            .collect();
+        let mut batch = Vec::new();
+        for (ofs, nid) in dirty {
+            let kind = self.tree.kind(ofs).map(|(kind, _)| kind);
+            let how = self.node(nid)?.dirty;
+            let wanted = match kind {
+                Some(NodeKind::Inode) => how == Dirty::Changed || !data_only,
+                // A mount makes indirect nodes anew, by the numbers of the direct ones.
+                Some(NodeKind::Direct) => true,
+                _ => false,
+            };
+            if wanted {
+                self.nat.get(nid)?;
+                batch.push(nid);
+            }
+        }
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.segments.reserve(Heat::WarmNode, batch.len() as u64)?;
+        self.batches += 1;
+        let whole = Batch { number: self.batches, nodes: batch.len() as u32 };
+        let version = self.version;
+        batch
+            .into_iter()
+            .map(|nid| Ok((nid, self.send_node(nid, Heat::WarmNode, version, whole)?)))
+            .collect()
+    }
+
+    /// Gives a node its next place, of those that were reserved. It is clean from now on.
+    pub(crate) fn send_node(
+        &mut self,
+        nid: Nid,
+        heat: Heat,
+        version: u64,
+        batch: Batch,
+    ) -> Step<Sent> {
+        self.changes += 1;
+        let addr = self.segments.allocate_reserved(heat, Owner::node(nid));
+        self.place_node(nid, addr)?;
+        self.segments.set_valid(addr);
+        self.nodes_in_flight += 1;
+        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        let (ino, ofs) = (node.ino, node.ofs);
+        let bytes: &mut Vec<u8> = Arc::make_mut(&mut node.bytes);
+        if let Some(inode) = &node.inode {
+            inode.encode(bytes);
+        }
+        NodePage::seal(bytes, &Footer { nid, ino, ofs, version, batch });
+        node.dirty = Dirty::Clean;
+        node.in_flight += 1;
+        let content = node.bytes.clone();
+        self.dirty_nodes.remove(&(ino, ofs));
+        Ok(Sent { addr, content })
+    }
+
+    /// The write of a node has ended. One that failed is dirty again.
+    pub(crate) fn node_sent(&mut self, nid: Nid, addr: Addr, written: bool) {
+        self.nodes_in_flight -= 1;
+        self.segments.arrived(addr);
+        if !written {
+            self.segments.give_up(addr);
+        }
+        let Some(node) = self.nodes.get_mut(&nid) else { return };
+        node.in_flight = node.in_flight.saturating_sub(1);
+        if !written {
+            node.dirty = Dirty::Changed;
+            self.dirty_nodes.insert((node.ino, node.ofs), nid);
+        }
+    }
+}
+
+impl Fs {
+    /// Writes pages and waits for all of them: whether each was written.
+    pub(crate) async fn send(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        pages: Vec<(Addr, Arc<Vec<u8>>)>,
+    ) -> Vec<Result<()>> {
+        let mut writes = Vec::with_capacity(pages.len());
+        for (addr, content) in pages {
+            let (fs, theirs) = (self.clone(), cx.clone());
+            writes.push(cx.spawn_join(async move {
+                fs.medium.write(&theirs, &fs.sb.layout, addr, &content).await
+            }));
+        }
+        let mut all = Vec::with_capacity(writes.len());
+        for write in writes {
+            all.push(write.await);
+        }
+        all
+    }
+
+    /// Writes dirty pages of a file, all of `indexes` that are not on their way already.
+    pub(crate) async fn write_back(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        indexes: &[u64],
+        cold: bool,
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        for piece in indexes.chunks(AT_ONCE) {
+            let mut writes = Vec::new();
+            for index in piece {
+                match self.with(cx, |s| s.begin_write(ino, *index, cold)).await {
+                    Ok(Some(write)) => writes.push(write),
+                    Ok(None) => {}
+                    // The file was deleted meanwhile.
+                    Err(FsError::Stale) => {}
+                    Err(e) => outcome = Err(e),
+                }
+            }
+            let pages = writes.iter().map(|w| (w.sent.addr, w.sent.content.clone())).collect();
+            let sent = self.send(cx, pages).await;
+            for (write, result) in writes.iter().zip(sent) {
+                let ended = self.with(cx, |s| s.end_write(ino, write, result.is_ok())).await;
+                outcome = outcome.and(result).and(ended);
+            }
+            self.changed.wake(cx);
+        }
+        outcome
+    }
+
+    /// Has a range of a file's pages on the medium, as they are when this is called.
+    pub(crate) async fn write_range(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        range: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let mut left = self.lock().pages.dirty_of(ino, range);
+        let mut tries = 0;
+        loop {
+            let result = self.write_back(cx, ino, &left, false).await;
+            if result.is_err() {
+                tries += 1;
+                if tries == TRIES {
+                    return result;
+                }
+            }
+            // Of a page that was under way an older content may have gone out.
+            let busy = |s: &mut State, index: u64| {
+                s.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
+            };
+            let waits = left.iter().any(|index| busy(&mut self.lock(), *index));
+            if waits {
+                self.changed
+                    .wait(cx, || {
+                        let mut s = self.lock();
+                        !left.iter().any(|index| busy(&mut s, *index))
+                    })
+                    .await;
+            } else if result.is_ok() {
+                return Ok(());
+            }
+            let s = self.lock();
+            left.retain(|index| s.pages.is_dirty(ino, *index));
+        }
+    }
+
+    /// Makes a file durable: its content, and all else about it unless `data_only` leaves its times.
+    ///
+    /// # Errors
+    /// The medium did not take it; it is as dirty as before.
+    pub async fn fsync(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<()> {
+        self.with(cx, |s| s.writable()).await?;
+        self.write_range(cx, ino, 0..u64::MAX).await?;
+        if self.with(cx, |s| s.is_bound(ino)).await? {
+            return self.checkpoint(cx).await;
+        }
+        let mut tries = 0;
+        loop {
+            let free = || {
+                let s = self.lock();
+                !s.checkpointing && !s.syncing.contains(&ino)
+            };
+            self.changed.wait(cx, free).await;
+            let begun = self
+                .with(cx, |s| {
+                    if s.checkpointing || s.syncing.contains(&ino) {
+                        return Ok(None);
+                    }
+                    if s.is_bound(ino)? {
+                        return Ok(Some(None));
+                    }
+                    let batch = s.begin_batch(ino, data_only)?;
+                    s.syncing.insert(ino);
+                    Ok(Some(Some(batch)))
+                })
+                .await?;
+            let batch = match begun {
+                None => continue,
+                Some(None) => return self.checkpoint(cx).await,
+                Some(Some(batch)) => batch,
+            };
+            let sent = batch.iter().map(|(_, s)| (s.addr, s.content.clone())).collect();
+            let results = self.send(cx, sent).await;
+            let mut outcome = Ok(());
+            {
+                let mut s = self.lock();
+                for ((nid, sent), result) in batch.iter().zip(results) {
+                    s.node_sent(*nid, sent.addr, result.is_ok());
+                    outcome = outcome.and(result);
+                }
+                if outcome.is_err() {
+                    // A batch counts whole: the next one has all of it again.
+                    for (nid, _) in &batch {
+                        let _ = s.node_mut(*nid); // one that is gone needs nothing
+                    }
+                }
+            }
+            if outcome.is_ok() && !mutant!("parafs.fsync-unflushed") {
+                outcome = self.medium.flush(cx).await;
+            }
+            self.lock().syncing.remove(&ino);
+            self.changed.wake(cx);
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(e) => {
+                    tries += 1;
+                    if tries == TRIES {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes dirty pages of files until few are left: whoever makes them dirty waits for that.
+    pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
+        if self.lock().pages.dirty_count() <= self.options.dirty_pages {
+            return Ok(());
+        }
+        let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
+        self.write_back(cx, ino, &dirty, false).await?;
+        if self.lock().pages.dirty_count() > self.options.dirty_pages {
+            let files = self.lock().pages.dirty_files();
+            for ino in files {
+                let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
+                self.write_back(cx, ino, &dirty, false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all files, and takes a checkpoint.
+    ///
+    /// # Errors
+    /// The medium did not take it.
+    pub async fn sync(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let files = self.lock().pages.dirty_files();
+        for ino in files {
+            match self.write_range(cx, ino, 0..u64::MAX).await {
+                Ok(()) | Err(FsError::Stale) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.checkpoint(cx).await
+    }
+}

@@ -1,0 +1,295 @@
+//! One thing at a time.
+
+use super::world::{DIR, FILE, LINK, content, create, make, mount, new, now, ram, run, sound};
+use flashlane_parafs::{Change, Fallocate, FsError, New, ROOT, Rename, Seek, Set};
+
+#[test]
+fn files_are_there_behind_an_unmount() {
+    for page_sectors in [1, 2, 4] {
+        run(1, async move |cx| {
+            let device = ram(32, 1);
+            make(&cx, &device, page_sectors).await;
+            sound(&cx, &device).await;
+            let fs = mount(&cx, &device).await;
+            let dir = create(&cx, &fs, ROOT, "dir", DIR).await;
+            let small = create(&cx, &fs, dir.ino, "small", FILE).await;
+            let large = create(&cx, &fs, ROOT, "large", FILE).await;
+            let bytes: Vec<u8> = (0..300_000u32).map(|i| (i * 7) as u8).collect();
+            fs.write(&cx, small.ino, 0, b"hello", now(&cx)).await.expect("room");
+            fs.write(&cx, large.ino, 12_345, &bytes, now(&cx)).await.expect("room");
+            let target = New { target: b"dir/small".to_vec(), ..new(LINK) };
+            let link = fs.create(&cx, ROOT, b"link", &target, now(&cx)).await.expect("room");
+            fs.unmount(&cx).await.expect("it is written");
+            let again = fs.write(&cx, small.ino, 0, b"x", now(&cx)).await;
+            assert!(matches!(again, Err(FsError::ReadOnly(_))), "{again:?}");
+
+            let report = sound(&cx, &device).await;
+            assert!(report.clean);
+            assert_eq!((report.files, report.directories), (3, 2));
+            let fs = mount(&cx, &device).await;
+            let found = fs.lookup(&cx, dir.ino, b"small").await.expect("it is there");
+            assert_eq!((found.ino, found.size, found.uid), (small.ino, 5, 1000));
+            assert_eq!(content(&cx, &fs, small.ino).await, b"hello");
+            let found = content(&cx, &fs, large.ino).await;
+            assert!(found[..12_345].iter().all(|b| *b == 0) && found[12_345..] == bytes);
+            assert_eq!(fs.read_link(&cx, link.ino).await, Ok(b"dir/small".to_vec()));
+            assert_eq!(fs.parent(&cx, dir.ino).await, Ok(ROOT));
+        });
+    }
+}
+
+#[test]
+fn names_follow_the_rules() {
+    run(2, async |cx| {
+        let device = ram(32, 2);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let a = create(&cx, &fs, ROOT, "a", DIR).await.ino;
+        let b = create(&cx, &fs, a, "b", DIR).await.ino;
+        let f = create(&cx, &fs, b, "f", FILE).await.ino;
+        let links = |ino| {
+            let (fs, cx) = (fs.clone(), cx.clone());
+            async move { fs.attributes(&cx, ino).await.expect("it is there").links }
+        };
+        assert_eq!((links(ROOT).await, links(a).await, links(b).await), (3, 3, 2));
+        let rename = async |from: (u32, &str), to: (u32, &str), how| {
+            let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
+            fs.rename(&cx, from, to, how, t).await
+        };
+        let below = Err(FsError::Invalid("a directory below itself"));
+        assert_eq!(rename((ROOT, "a"), (b, "x"), Rename::Replace).await, below);
+        assert_eq!(rename((ROOT, "a"), (ROOT, "a"), Rename::Replace).await, Ok(()));
+        let g = create(&cx, &fs, ROOT, "g", FILE).await.ino;
+        let taken = rename((b, "f"), (ROOT, "g"), Rename::NoReplace).await;
+        assert_eq!(taken, Err(FsError::Exists));
+        assert_eq!(rename((b, "f"), (ROOT, "g"), Rename::Exchange).await, Ok(()));
+        assert_eq!(fs.lookup(&cx, ROOT, b"g").await.map(|f| f.ino), Ok(f));
+        assert_eq!(fs.lookup(&cx, b, b"f").await.map(|f| f.ino), Ok(g));
+        assert_eq!(rename((ROOT, "a"), (ROOT, "g"), Rename::Exchange).await, Ok(()));
+        assert_eq!(rename((ROOT, "g"), (ROOT, "a"), Rename::Exchange).await, Ok(()));
+        let kind = rename((ROOT, "g"), (ROOT, "a"), Rename::Replace).await;
+        assert_eq!(kind, Err(FsError::IsDirectory));
+        let kind = rename((ROOT, "a"), (ROOT, "g"), Rename::Replace).await;
+        assert_eq!(kind, Err(FsError::NotDirectory));
+        assert_eq!(rename((a, "b"), (ROOT, "b"), Rename::Replace).await, Ok(()));
+        assert_eq!((links(ROOT).await, links(a).await), (4, 2));
+        assert_eq!(fs.parent(&cx, b).await, Ok(ROOT));
+        assert_eq!(fs.rmdir(&cx, ROOT, b"b", t).await, Err(FsError::NotEmpty));
+        assert_eq!(fs.unlink(&cx, ROOT, b"b", t).await, Err(FsError::IsDirectory));
+        assert_eq!(fs.rmdir(&cx, b, b"f", t).await, Err(FsError::NotDirectory));
+        assert_eq!(fs.unlink(&cx, b, b"f", t).await, Ok(()));
+        assert_eq!(fs.rmdir(&cx, ROOT, b"b", t).await, Ok(()));
+        assert_eq!(fs.attributes(&cx, b).await, Err(FsError::Stale));
+        assert_eq!(links(ROOT).await, 3);
+        let long = [b'n'; 256];
+        let made = fs.create(&cx, ROOT, &long, &new(FILE), t).await;
+        assert_eq!(made, Err(FsError::NameTooLong));
+        let made = fs.create(&cx, ROOT, &long[1..], &new(FILE), t).await;
+        let other = fs.link(&cx, made.expect("255 will do").ino, ROOT, b"other", t).await;
+        assert_eq!(other.map(|f| f.links), Ok(2));
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+#[test]
+fn a_directory_of_many_names_is_read_from_any_place() {
+    run(3, async |cx| {
+        let device = ram(64, 3);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let dir = create(&cx, &fs, ROOT, "dir", DIR).await.ino;
+        let name = |i: u32| format!("a file with the number {i}");
+        for i in 0..3000 {
+            create(&cx, &fs, dir, &name(i), FILE).await;
+        }
+        for i in (0..3000).step_by(3) {
+            fs.unlink(&cx, dir, name(i).as_bytes(), now(&cx)).await.expect("it is there");
+        }
+        let mut names = Vec::new();
+        let mut at = 0;
+        loop {
+            let some = fs.read_dir(&cx, dir, at, 17).await.expect("it is read");
+            let Some(last) = some.last() else { break };
+            at = last.next;
+            names.extend(some.into_iter().map(|e| String::from_utf8(e.name).expect("text")));
+        }
+        let mut wanted: Vec<String> = (0..3000).filter(|i| i % 3 != 0).map(name).collect();
+        (names.sort(), wanted.sort());
+        assert_eq!(names, wanted);
+        fs.unmount(&cx).await.expect("it is written");
+        let report = sound(&cx, &device).await;
+        assert_eq!(report.files, 2000);
+    });
+}
+
+#[test]
+fn an_open_file_without_a_name_lives_until_it_is_released() {
+    run(4, async |cx| {
+        let device = ram(32, 4);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.open(&cx, f).await.expect("it is there");
+        fs.write(&cx, f, 0, &[7; 50_000], now(&cx)).await.expect("room");
+        fs.unlink(&cx, ROOT, b"f", now(&cx)).await.expect("it is there");
+        fs.sync(&cx).await.expect("it is written");
+        let full = fs.space().free;
+        assert_eq!(content(&cx, &fs, f).await, [7; 50_000]);
+        assert_eq!(sound(&cx, &device).await.files, 1);
+        fs.release(&cx, f).await.expect("it was open");
+        assert_eq!(fs.attributes(&cx, f).await, Err(FsError::Stale));
+        assert!(fs.space().free >= full + 13);
+        fs.unmount(&cx).await.expect("it is written");
+        assert_eq!(sound(&cx, &device).await.files, 0);
+    });
+}
+
+#[test]
+fn holes_and_kept_room_read_as_zeros() {
+    run(5, async |cx| {
+        let device = ram(32, 5);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 0, &[1; 40_960], t).await.expect("room");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        let blocks = async || fs.attributes(&cx, f).await.expect("it is there").blocks;
+        let all = blocks().await;
+        let punch = Fallocate::Punch;
+        fs.fallocate(&cx, f, (5000, 20_000), punch, true, t).await.expect("a hole");
+        assert_eq!(all - blocks().await, 4 * 8);
+        let mut wanted = vec![1; 40_960];
+        wanted[5000..25_000].fill(0);
+        assert_eq!(content(&cx, &fs, f).await, wanted);
+        assert_eq!(fs.seek(&cx, f, 0, Seek::Hole).await, Ok(Some(8192)));
+        assert_eq!(fs.seek(&cx, f, 9000, Seek::Data).await, Ok(Some(24_576)));
+        assert_eq!(fs.seek(&cx, f, 30_000, Seek::Hole).await, Ok(Some(40_960)));
+        assert_eq!(fs.seek(&cx, f, 50_000, Seek::Data).await, Ok(None));
+        fs.fallocate(&cx, f, (0, 100_000), Fallocate::Keep, true, t).await.expect("room");
+        assert_eq!(content(&cx, &fs, f).await, wanted);
+        fs.fallocate(&cx, f, (10, 100_000), Fallocate::Zero, false, t).await.expect("room");
+        wanted.resize(100_010, 0);
+        wanted[10..].fill(0);
+        assert_eq!(content(&cx, &fs, f).await, wanted);
+        // What was behind an end is not there when the file grows again.
+        fs.write(&cx, f, 50_000, &[3; 20_000], t).await.expect("room");
+        fs.truncate(&cx, f, 51_000, t).await.expect("it is shorter");
+        fs.truncate(&cx, f, 90_000, t).await.expect("it is longer");
+        wanted.resize(90_000, 0);
+        wanted[50_000..51_000].fill(3);
+        assert_eq!(content(&cx, &fs, f).await, wanted);
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+        let fs = mount(&cx, &device).await;
+        assert_eq!(content(&cx, &fs, f).await, wanted);
+    });
+}
+
+#[test]
+fn a_file_of_a_tebibyte_has_a_few_pages() {
+    run(6, async |cx| {
+        let device = ram(32, 6);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        let far = (1 << 40) + 4096 * 7;
+        for at in [0, 1 << 22, 1 << 24, 1 << 33, far] {
+            fs.write(&cx, f, at, &[9; 100], t).await.expect("room");
+        }
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+        let fs = mount(&cx, &device).await;
+        let mut some = [0; 200];
+        assert_eq!(fs.read(&cx, f, far, &mut some).await, Ok(100));
+        assert_eq!(some[..100], [9; 100]);
+        assert_eq!(fs.read(&cx, f, 1 << 39, &mut some).await, Ok(200));
+        assert_eq!(some, [0; 200]);
+        fs.truncate(&cx, f, 1 << 23, t).await.expect("it is shorter");
+        assert!(fs.attributes(&cx, f).await.expect("it is there").blocks < 8 * 8);
+        let beyond = fs.write(&cx, f, u64::MAX / 2, b"x", t).await;
+        assert_eq!(beyond, Err(FsError::TooLarge));
+        fs.unlink(&cx, ROOT, b"f", t).await.expect("it is there");
+        fs.unmount(&cx).await.expect("it is written");
+        assert_eq!(sound(&cx, &device).await.nodes, 1);
+    });
+}
+
+#[test]
+fn attributes_stay() {
+    run(7, async |cx| {
+        let device = ram(32, 7);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        let set = async |name: &str, value: &[u8], how| {
+            fs.set_xattr(&cx, f, (name.as_bytes(), value), how, t).await
+        };
+        assert_eq!(set("user.a", b"1", Set::Replace).await, Err(FsError::NoAttribute));
+        assert_eq!(set("user.a", b"1", Set::Create).await, Ok(()));
+        assert_eq!(set("user.a", b"2", Set::Create).await, Err(FsError::Exists));
+        assert_eq!(set("user.b", &[5; 1000], Set::Any).await, Ok(()));
+        assert_eq!(set("user.c", &[5; 4000], Set::Any).await, Err(FsError::AttributeSpace));
+        let change = Change { mode: Some(0o4_711), uid: Some(3), ..Change::default() };
+        let changed = fs.change(&cx, f, &change, t).await.expect("it is there");
+        assert_eq!((changed.mode, changed.uid, changed.gid), (0o104_711, 3, 100));
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        drop(fs);
+        // No unmount: a checkpoint has it.
+        let fs = mount(&cx, &device).await;
+        let names = vec![b"user.a".to_vec(), b"user.b".to_vec()];
+        assert_eq!(fs.xattr_names(&cx, f).await, Ok(names));
+        assert_eq!(fs.xattr(&cx, f, b"user.b").await, Ok(vec![5; 1000]));
+        assert_eq!(fs.remove_xattr(&cx, f, b"user.b", t).await, Ok(()));
+        assert_eq!(fs.xattr(&cx, f, b"user.b").await, Err(FsError::NoAttribute));
+        assert_eq!(fs.attributes(&cx, f).await.map(|a| a.mode), Ok(0o104_711));
+        fs.unlink(&cx, ROOT, b"f", t).await.expect("it is there");
+        fs.unmount(&cx).await.expect("it is written");
+        assert_eq!(sound(&cx, &device).await.nodes, 1);
+    });
+}
+
+#[test]
+fn a_full_file_system_says_so_and_can_be_emptied() {
+    run(8, async |cx| {
+        let device = ram(16, 8);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        for round in 0..3 {
+            let mut made = Vec::new();
+            let why = loop {
+                let name = format!("f{}", made.len());
+                match fs.create(&cx, ROOT, name.as_bytes(), &new(FILE), t).await {
+                    Err(e) => break e,
+                    Ok(f) => {
+                        made.push(name);
+                        if let Err(e) = fs.write(&cx, f.ino, 0, &[round; 30_000], t).await {
+                            break e;
+                        }
+                    }
+                }
+            };
+            assert_eq!(why, FsError::NoSpace, "round {round}");
+            fs.sync(&cx).await.expect("what was taken has room");
+            let space = fs.space();
+            assert!(space.free < 10 && made.len() as u64 * 8 > space.pages / 2, "{space:?}");
+            // Overwriting is possible in a full one.
+            let f = fs.lookup(&cx, ROOT, b"f3").await.expect("it is there").ino;
+            for _ in 0..20 {
+                fs.write(&cx, f, 0, &[round + 100; 28_672], t).await.expect("it has its room");
+                fs.fsync(&cx, f, false).await.expect("it is written");
+            }
+            for name in made {
+                fs.unlink(&cx, ROOT, name.as_bytes(), t).await.expect("it is there");
+            }
+        }
+        fs.unmount(&cx).await.expect("it is written");
+        assert_eq!(sound(&cx, &device).await.files, 0);
+    });
+}

@@ -1,0 +1,6 @@
+//! The file system through its public interface.
+
+mod basic;
+mod crash;
+mod model;
+mod world;
