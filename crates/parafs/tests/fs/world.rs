@@ -69,3 +69,15 @@ pub(crate) async fn content(cx: &Cx, fs: &Arc<Fs>, ino: u32) -> Vec<u8> {
     all.truncate(n);
     all
 }
+
+/// The seeds of a test: `FLASHLANE_SEED` names one, or several as `100..200`.
+pub(crate) fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    // Tests are told by their environment what to repeat.
+    #[allow(clippy::disallowed_methods)]
+    let Ok(asked) = std::env::var("FLASHLANE_SEED") else { return default };
+    let number = |text: &str| text.parse().expect("FLASHLANE_SEED is a number, or two: 1..9");
+    match asked.split_once("..") {
+        Some((from, to)) => number(from)..number(to),
+        None => number(&asked)..number(&asked) + 1,
+    }
+}
