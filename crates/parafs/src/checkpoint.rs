@@ -14,7 +14,7 @@ use crate::format::{
     Addr, Batch, NAT_JOURNAL, NatSector, Nid, Owner, Pack, SECTOR, SIT_JOURNAL, SitSector,
 };
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
-use crate::nodes::Dirty;
+use crate::nodes::{Dirty, is_dir};
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -43,25 +43,28 @@ struct Moment {
 }
 
 impl State {
-    /// Dirty pages of directories.
-    fn dirty_dirs(&mut self) -> Step<Vec<(Nid, u64)>> {
-        let mut all = Vec::new();
+    /// Dirty pages that belong to a checkpoint: those of directories, and some of files
+    /// ([`State::along`]).
+    fn pages_along(&mut self) -> Step<Vec<(Nid, u64)>> {
+        let mut all = BTreeSet::new();
         for ino in self.pages.dirty_files() {
-            if crate::nodes::is_dir(self.inode(ino)?.mode) {
+            if is_dir(self.inode(ino)?.mode) {
                 let pages = self.pages.dirty_of(ino, 0..u64::MAX);
                 all.extend(pages.into_iter().map(|page| (ino, page)));
             }
         }
-        Ok(all)
+        let along = self.along.iter().copied();
+        all.extend(along.filter(|(ino, index)| self.pages.is_dirty(*ino, *index)));
+        Ok(all.into_iter().collect())
     }
 
     /// Decides what belongs to a checkpoint.
     fn moment(&mut self, clean: bool) -> Step<Moment> {
         // All that may lack comes first.
-        let dirs = self.dirty_dirs()?;
-        let mut owners = Vec::with_capacity(dirs.len());
+        let along = self.pages_along()?;
+        let mut owners = Vec::with_capacity(along.len());
         let mut nodes: BTreeSet<Nid> = self.dirty_nodes.values().copied().collect();
-        for (ino, index) in &dirs {
+        for (ino, index) in &along {
             let Some((nid, slot)) = self.find_slot(*ino, *index)? else {
                 let why = format!("no node names page {index} of directory {ino}");
                 return Err(FsError::Damaged(why).into());
@@ -85,21 +88,22 @@ impl State {
             return Err(Stop::Need(Need::Summary(segment)));
         }
         let mut pages_in_flight = false;
-        for (ino, index) in &dirs {
+        for (ino, index) in &along {
             pages_in_flight |= self.pages.get(*ino, *index).is_some_and(|p| p.in_flight > 0);
         }
         if pages_in_flight || !self.assigning.is_empty() {
             return Err(Stop::Need(Need::Quiet));
         }
-        self.segments.reserve(Heat::HotData, dirs.len() as u64)?;
+        self.segments.reserve(Heat::HotData, along.len() as u64)?;
         for (heat, nids) in &by_heat {
             self.segments.reserve(*heat, nids.len() as u64)?;
         }
 
         // From here on nothing lacks.
+        self.along.clear();
         self.checkpointing = true;
-        let mut pages = Vec::with_capacity(dirs.len());
-        for ((ino, index), owner) in dirs.into_iter().zip(owners) {
+        let mut pages = Vec::with_capacity(along.len());
+        for ((ino, index), owner) in along.into_iter().zip(owners) {
             let addr = self.segments.allocate_reserved(Heat::HotData, owner);
             let before = self.set_addr(ino, index, addr)?;
             self.unname_written(before);
@@ -204,11 +208,11 @@ impl State {
 
     /// See [`Need::Quiet`].
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let Ok(dirs) = self.dirty_dirs() else { return true };
+        let Ok(along) = self.pages_along() else { return true };
         let busy = |(ino, index): (Nid, u64)| {
             self.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
         };
-        !dirs.into_iter().any(busy) && self.assigning.is_empty()
+        !along.into_iter().any(busy) && self.assigning.is_empty()
     }
 
     /// The checkpoint is durable.
@@ -225,6 +229,7 @@ impl State {
 
     /// It could not be written: what it had is still to be done.
     fn failed(&mut self, m: Moment) {
+        self.along.extend(m.pages.iter().map(|(ino, index, ..)| (*ino, *index)));
         self.young.extend(m.young);
         self.bound.extend(m.bound);
         self.nat.freed.extend(m.freed);

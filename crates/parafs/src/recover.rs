@@ -8,7 +8,8 @@
 use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Batch, Dentry, Footer, HEADS, Inode, Nid, NodeKind, NodePage, Pack, SECTOR, WindowSector,
+    Addr, Batch, Dentry, Footer, HEADS, Inode, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
+    WindowSector,
 };
 use crate::fs::Fs;
 use crate::mount::Recovered;
@@ -261,7 +262,8 @@ impl State {
         let before = self.set_addr(ino, index, wanted)?;
         self.unname_written(before);
         if wanted.is_page() {
-            self.segments.set_valid(wanted);
+            let (nid, slot) = self.slot_for(ino, index)?;
+            self.segments.found(wanted, Owner { nid, slot });
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::state::{Need, Step, Stop};
+use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
@@ -368,6 +369,25 @@ impl Segments {
         let used = s.used;
         self.set_used(segment, used);
         self.changed.insert(segment);
+    }
+
+    /// A page that a mount has found, and whose it is.
+    pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
+        let (segment, page) = self.layout.segment_of(addr);
+        let s = &mut self.all[segment as usize];
+        if s.owners.is_none() {
+            // Of a segment without anything valid the summary tells of an earlier use.
+            s.asked = s.valid == 0;
+        }
+        let owners = s.owners.get_or_insert_default();
+        owners.resize(owners.len().max(page as usize + 1), Owner::default());
+        owners[page as usize] = owner;
+        s.unsaved = true;
+        // A head had it since the checkpoint.
+        if s.used == Use::Free && !mutant!("parafs.found-stays-free") {
+            self.set_used(segment, Use::Full);
+        }
+        self.set_valid(addr);
     }
 
     /// Nothing names the page any more.

@@ -76,6 +76,9 @@ pub(crate) struct State {
     pub(crate) cuts: BTreeSet<Nid>,
     /// Files that an fsync can't restore by itself: the next one takes a checkpoint.
     pub(crate) bound: BTreeSet<Nid>,
+    /// Pages of files that go with the next checkpoint: first ones that have what was in the inode,
+    /// and last ones behind whose new end there are zeros now.
+    pub(crate) along: BTreeSet<(Nid, u64)>,
     /// Files that no checkpoint has seen.
     pub(crate) young: BTreeSet<Nid>,
     /// Files whose nodes are on their way to the medium for an fsync.
@@ -134,6 +137,7 @@ impl State {
             orphans: BTreeSet::new(),
             cuts: BTreeSet::new(),
             bound: BTreeSet::new(),
+            along: BTreeSet::new(),
             young: BTreeSet::new(),
             syncing: BTreeSet::new(),
             version: 0,

@@ -148,6 +148,8 @@ impl State {
             self.set_addr(ino, 0, Addr::KEPT)?;
             let page = self.pages.change(ino, 0, page_bytes);
             page[..content.len()].copy_from_slice(&content);
+            // The inode does not have it any more, and may have been durable.
+            self.along.insert((ino, 0));
         }
         Ok(())
     }
@@ -226,6 +228,7 @@ impl State {
             room[size as usize..].fill(0);
         } else if size < before {
             self.missing_edges(ino, size, size)?;
+            self.zero_tail(ino, size);
         }
         let inode = self.inode_mut(ino)?;
         inode.size = size;
@@ -233,13 +236,22 @@ impl State {
         if inline || size > before {
             return Ok(false);
         }
-        if !mutant!("parafs.tail-kept") {
-            self.zero_in_page(ino, size, page_bytes - size % page_bytes);
-        }
         self.pages.cut(ino, size.div_ceil(page_bytes));
         self.orphans.insert(ino);
         self.cuts.insert(ino);
         Ok(true)
+    }
+
+    /// Behind the new end of a file its last page is zeros, if it holds anything at all. It goes with
+    /// the next checkpoint, which says where the end is: nothing old comes back when the file grows.
+    fn zero_tail(&mut self, ino: Nid, size: u64) {
+        let page_bytes = self.page_bytes();
+        if !mutant!("parafs.tail-kept") {
+            self.zero_in_page(ino, size, page_bytes - size % page_bytes);
+        }
+        if !mutant!("parafs.tail-left") {
+            self.along.insert((ino, size / page_bytes));
+        }
     }
 
     /// Zeros in one page, if it is in memory: [`State::missing_edges`] has brought it.

@@ -336,6 +336,7 @@ impl State {
         self.orphans.remove(&ino);
         self.young.remove(&ino);
         self.bound.remove(&ino);
+        self.along.retain(|(of, _)| *of != ino);
         Ok(true)
     }
 }
