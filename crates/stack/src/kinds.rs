@@ -8,12 +8,13 @@ use flashlane_ftl::layer::{Kind, Needs};
 use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
 use flashlane_ftl::meter::METER;
 use flashlane_ftl::pftl::{PFTL, PftlConfig};
+use flashlane_ftl::sftl::{SFTL, SftlConfig};
 use flashlane_ftl::slc::{SLC, SlcConfig};
 use flashlane_idiscard::IDISCARD;
 pub use flashlane_idiscard::{Ghosts, Wanted};
 
 /// Every kind. Filters stand on each other in this order, the first at the bottom.
-pub static KINDS: [&dyn Kind; 6] = [&PBLK, &QBLK, &PFTL, &SLC, &METER, &IDISCARD];
+pub static KINDS: [&dyn Kind; 7] = [&PBLK, &QBLK, &PFTL, &SLC, &SFTL, &METER, &IDISCARD];
 
 /// What a target is called that has no layer: an application has its PUs.
 pub const RAW: &str = "raw";
@@ -51,6 +52,12 @@ impl From<LogConfig> for LayerSpec {
 impl From<PftlConfig> for LayerSpec {
     fn from(config: PftlConfig) -> LayerSpec {
         LayerSpec::with(&PFTL, config.to_settings())
+    }
+}
+
+impl From<SftlConfig> for LayerSpec {
+    fn from(config: SftlConfig) -> LayerSpec {
+        LayerSpec::with(&SFTL, config.to_settings())
     }
 }
 

@@ -9,7 +9,8 @@ use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
 use super::map;
-use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, unit_of};
+use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, SPARE_LINES_MIN, unit_of};
+use super::sync;
 use super::tier::{BUFFER, JOURNAL, TierConfig};
 use crate::layer::{Kind, Settings};
 use std::ops::Range;
@@ -134,6 +135,36 @@ impl DriveConfig {
             }
         }
         self
+    }
+}
+
+/// What the spare of a drive's FTL without capacitors depends on, in sectors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Sectors of a line over all PUs.
+    pub(crate) line: u64,
+    /// Needed whatever its size.
+    pub(crate) fixed: u64,
+    /// Needed besides for each of its lines.
+    pub(crate) per_line: u64,
+}
+
+impl Need {
+    /// Of one region over all PUs of `device`, on however many of its chunks.
+    pub(crate) fn of(device: &dyn Device, config: DriveConfig) -> Result<Need, CreateError> {
+        let Frame { plan, sizes, .. } = Frame::of(device, config)?;
+        let (layout, main) = (&plan.layout, plan.layout.main());
+        let line = main.line_sectors as u64;
+        Ok(Need {
+            line,
+            fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes) as u64,
+            per_line: sync::spare_for_padding(layout) / main.lines.len() as u64,
+        })
+    }
+
+    /// Of so many lines.
+    pub(crate) fn lines(&self, lines: u32) -> u64 {
+        self.fixed + self.per_line * u64::from(lines)
     }
 }
 

@@ -1,0 +1,295 @@
+//! What must not be forgotten of bad blocks, in the first sectors of the page-mapped region.
+//!
+//! Owns: [`Ledger`], its layout, [`Behind`]: the region without it. Promises: what [`Ledger::mark`] has
+//! returned from is durable; a change touches one sector, which is written whole or not at all; nothing
+//! is written while no block is bad. Never: repeats what the chunk report says (an offline chunk), or
+//! decides what becomes of a block.
+//!
+//! It is a stream of bytes over sectors of `content_bytes` each, since the `stamps` store keeps 8 of a
+//! user's sector: a head of 64 bytes, whose first sector is written last; two bits for each block; a bit
+//! for each segment. What was never written reads as zeros, and says that all is well.
+
+use super::SftlInfo;
+use crate::block::{
+    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
+};
+use crate::kit::DriveFtl;
+use flashlane_base::{Geometry, Lba, SECTOR_BYTES, mutant};
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Mutex;
+use std::sync::Arc;
+
+const MAGIC: &[u8; 8] = b"FLSFTL\x001";
+const VERSION: u32 = 1;
+/// Bytes of the head.
+const HEAD: usize = 64;
+
+/// Where the head says how many segments a channel has.
+const SEGMENTS_AT: usize = 8 + 4 * 7;
+
+/// What is noted of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Mark {
+    Good,
+    /// A program in it failed. It may hold a segment, and is not used again.
+    Failed,
+    /// What it holds does not count, whatever that is; it is not used again.
+    Void,
+}
+
+/// How large the ledger is, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    geo: Geometry,
+    first_chunk: u32,
+    info: SftlInfo,
+}
+
+impl Shape {
+    /// Of the chunks of the segments, behind so many others on each PU.
+    pub(super) fn new(geo: &Geometry, first_chunk: u32, info: &SftlInfo) -> Shape {
+        Shape { geo: *geo, first_chunk, info: *info }
+    }
+
+    fn unit(&self) -> usize {
+        self.info.content_bytes
+    }
+
+    fn blocks_at(&self) -> usize {
+        HEAD.next_multiple_of(self.unit())
+    }
+
+    fn segments_at(&self) -> usize {
+        let bytes = (self.geo.chunks() as usize).div_ceil(4);
+        self.blocks_at() + bytes.next_multiple_of(self.unit())
+    }
+
+    fn bytes(&self) -> usize {
+        let segments = (self.info.channels * self.info.segments) as usize;
+        self.segments_at() + segments.div_ceil(8).next_multiple_of(self.unit())
+    }
+
+    /// Sectors of the page-mapped region that it takes.
+    pub(super) fn sectors(&self) -> u64 {
+        (self.bytes() / self.unit()) as u64
+    }
+
+    /// The same, at most, whatever the division of a device.
+    pub(super) fn sectors_at_most(geo: &Geometry, content_bytes: usize) -> u64 {
+        let chunks = geo.chunks() as usize;
+        let bytes = HEAD + chunks.div_ceil(4) + chunks.div_ceil(8);
+        (bytes / content_bytes) as u64 + 3
+    }
+
+    fn head(&self) -> [u8; HEAD] {
+        let (g, i) = (&self.geo, &self.info);
+        let words = [
+            VERSION,
+            g.channels,
+            g.pus_per_channel,
+            g.chunks_per_pu,
+            self.first_chunk,
+            i.segment_sectors,
+            i.page_sectors,
+            i.segments,
+            i.content_bytes as u32,
+            i.pair_sectors,
+        ];
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(MAGIC);
+        for (at, word) in words.into_iter().enumerate() {
+            head[8 + 4 * at..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+        let crc = flashlane_base::crc32c(&head[..HEAD - 4]);
+        head[HEAD - 4..].copy_from_slice(&crc.to_le_bytes());
+        head
+    }
+}
+
+/// What was found of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Whole,
+    /// Its first sector was never written: a create was cut, or there was none.
+    Nothing,
+    /// Of another device, other settings or another version.
+    Other,
+}
+
+pub(super) struct Ledger {
+    meta: Arc<DriveFtl>,
+    shape: Shape,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Ledger {
+    pub(super) fn new(meta: Arc<DriveFtl>, shape: Shape) -> Ledger {
+        Ledger { meta, shape, bytes: Mutex::new(vec![0; shape.bytes()]) }
+    }
+
+    /// Writes the head of a new one.
+    pub(super) async fn write_new(&self, cx: &Cx) -> BlockResult {
+        self.bytes.lock()[..HEAD].copy_from_slice(&self.shape.head());
+        let last = (self.shape.blocks_at() / self.shape.unit()) as u64;
+        for sector in 1..last {
+            self.write(cx, sector, false).await?;
+        }
+        self.meta.start(cx, Io::flush()).await?;
+        self.write(cx, 0, true).await
+    }
+
+    /// How many segments each channel has, by the head of what there is.
+    pub(super) async fn segments(meta: &DriveFtl, cx: &Cx) -> Option<u32> {
+        let unit = BlockDev::info(meta).content_bytes;
+        let mut bytes = vec![0; HEAD.next_multiple_of(unit)];
+        let n = (bytes.len() / unit) as u32;
+        meta.start(cx, Io::read(Lba::new(0), n, &mut bytes)).await.ok()?;
+        let crc = flashlane_base::crc32c(&bytes[..HEAD - 4]);
+        let good = bytes[..8] == *MAGIC && bytes[HEAD - 4..HEAD] == crc.to_le_bytes();
+        let word = bytes[SEGMENTS_AT..].first_chunk().copied().map(u32::from_le_bytes);
+        word.filter(|_| good)
+    }
+
+    /// Reads what there is.
+    pub(super) async fn read(&self, cx: &Cx) -> Result<Found, BlockError> {
+        let (unit, sectors) = (self.shape.unit(), self.shape.sectors());
+        let mut bytes = vec![0; self.shape.bytes()];
+        let step = 64;
+        for first in (0..sectors).step_by(step) {
+            let n = (sectors - first).min(step as u64);
+            let part = &mut bytes[first as usize * unit..(first + n) as usize * unit];
+            self.meta.start(cx, Io::read(Lba::new(first), n as u32, part)).await?;
+        }
+        let found = match bytes[..HEAD] {
+            _ if bytes[..unit.min(HEAD)].iter().all(|b| *b == 0) => Found::Nothing,
+            _ if bytes[..HEAD] == self.shape.head() => Found::Whole,
+            _ => Found::Other,
+        };
+        *self.bytes.lock() = bytes;
+        Ok(found)
+    }
+
+    async fn write(&self, cx: &Cx, sector: u64, fua: bool) -> BlockResult {
+        let unit = self.shape.unit();
+        let at = sector as usize * unit;
+        // As it is now: of two changes of a sector the later one has both.
+        let content = self.bytes.lock()[at..at + unit].to_vec();
+        self.meta.start(cx, Io::write(Lba::new(sector), 1, fua, &content)).await
+    }
+
+    fn index(&self, pu: u32, chunk: u32) -> (usize, u32) {
+        let block = (pu * self.shape.geo.chunks_per_pu + chunk) as usize;
+        (self.shape.blocks_at() + block / 4, 2 * (block % 4) as u32)
+    }
+
+    /// What is noted of a block.
+    pub(super) fn marked(&self, pu: u32, chunk: u32) -> Mark {
+        let (at, shift) = self.index(pu, chunk);
+        match self.bytes.lock()[at] >> shift & 3 {
+            0 => Mark::Good,
+            1 => Mark::Failed,
+            _ => Mark::Void,
+        }
+    }
+
+    /// Notes something of a block, for good, and of a block that is void nothing else.
+    pub(super) async fn mark(&self, cx: &Cx, (pu, chunk): (u32, u32), mark: Mark) -> BlockResult {
+        let (at, shift) = self.index(pu, chunk);
+        {
+            let mut bytes = self.bytes.lock();
+            let before = bytes[at] >> shift & 3;
+            bytes[at] = bytes[at] & !(3 << shift) | before.max(mark as u8) << shift;
+        }
+        if mutant!("sftl.bad-blocks-not-durable") {
+            return Ok(());
+        }
+        self.write(cx, (at / self.shape.unit()) as u64, true).await
+    }
+
+    fn bit(&self, channel: u32, segment: u32) -> (usize, u8) {
+        let number = self.shape.info.number(channel, segment) as usize;
+        (self.shape.segments_at() + number / 8, 1 << (number % 8))
+    }
+
+    pub(super) fn is_gone(&self, channel: u32, segment: u32) -> bool {
+        let (at, bit) = self.bit(channel, segment);
+        self.bytes.lock()[at] & bit != 0
+    }
+
+    /// A segment has no block any more, for good.
+    pub(super) async fn mark_gone(&self, cx: &Cx, channel: u32, segment: u32) -> BlockResult {
+        let (at, bit) = self.bit(channel, segment);
+        self.bytes.lock()[at] |= bit;
+        if mutant!("sftl.gone-not-durable") {
+            return Ok(());
+        }
+        self.write(cx, (at / self.shape.unit()) as u64, true).await
+    }
+}
+
+/// A block device from some sector on.
+pub(super) struct Behind {
+    inner: Arc<DriveFtl>,
+    skip: u64,
+    info: BlockInfo,
+}
+
+impl Behind {
+    pub(super) fn new(inner: Arc<DriveFtl>, skip: u64) -> Behind {
+        let info = BlockDev::info(&*inner).clone();
+        Behind {
+            info: BlockInfo { capacity: info.capacity - skip, layer: "sftl", ..info },
+            inner,
+            skip,
+        }
+    }
+}
+
+impl BlockDev for Behind {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        if let Err(error) = io.check(&self.info) {
+            return Started::Done(Err(error));
+        }
+        let reads = matches!(io.payload, Payload::Read(_));
+        let started = self.inner.start(cx, Io { lba: Lba::new(io.lba.get() + self.skip), ..io });
+        match started {
+            Started::Later(work) if reads => {
+                Started::later(async move { self.outside(work.await) })
+            }
+            Started::Done(result) => Started::Done(self.outside(result)),
+            started => started,
+        }
+    }
+
+    fn expect(&self, op: BlockOp, lba: Lba) {
+        self.inner.expect(op, Lba::new(lba.get().saturating_add(self.skip)));
+    }
+
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.inner.extent(Lba::new(lba.get().saturating_add(self.skip)), most)
+    }
+}
+
+impl Behind {
+    /// Sectors that others have.
+    pub(super) fn skip(&self) -> u64 {
+        self.skip
+    }
+
+    /// Sectors of an error as they are called from outside.
+    fn outside(&self, result: BlockResult) -> BlockResult {
+        result.map_err(|error| match error {
+            BlockError::Uncorrectable(lost) => {
+                let ours = |lba: &Lba| Lba::new(lba.get() - self.skip);
+                BlockError::Uncorrectable(lost.iter().map(ours).collect())
+            }
+            other => other,
+        })
+    }
+}
+
+const _: () = assert!(HEAD.is_multiple_of(8) && SECTOR_BYTES >= HEAD);
