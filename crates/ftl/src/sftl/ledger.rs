@@ -7,22 +7,26 @@
 //!
 //! It is a stream of bytes over sectors of `content_bytes` each, since the `stamps` store keeps 8 of a
 //! user's sector: a head of 64 bytes, whose first sector is written last; two bits for each block; a bit
-//! for each segment. What was never written reads as zeros, and says that all is well.
+//! for each segment. What was never written reads as zeros, and says that all is well. There are two
+//! copies, since collecting garbage may lose a sector. Bits are set and never cleared, so of copies that
+//! differ, behind a cut between their writes, both count.
 
-use super::SftlInfo;
+use super::{SftlInfo, TRIES};
 use crate::block::{
     BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
 };
 use crate::kit::DriveFtl;
-use flashlane_base::{Geometry, Lba, SECTOR_BYTES, mutant};
+use flashlane_base::{Geometry, Lba, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"FLSFTL\x001";
 const VERSION: u32 = 1;
 /// Bytes of the head.
 const HEAD: usize = 64;
+const COPIES: u64 = 2;
 
 /// Where the head says how many segments a channel has.
 const SEGMENTS_AT: usize = 8 + 4 * 7;
@@ -69,16 +73,21 @@ impl Shape {
         self.segments_at() + segments.div_ceil(8).next_multiple_of(self.unit())
     }
 
+    /// Sectors of a copy.
+    fn copy_sectors(&self) -> u64 {
+        (self.bytes() / self.unit()) as u64
+    }
+
     /// Sectors of the page-mapped region that it takes.
     pub(super) fn sectors(&self) -> u64 {
-        (self.bytes() / self.unit()) as u64
+        COPIES * self.copy_sectors()
     }
 
     /// The same, at most, whatever the division of a device.
     pub(super) fn sectors_at_most(geo: &Geometry, content_bytes: usize) -> u64 {
         let chunks = geo.chunks() as usize;
         let bytes = HEAD + chunks.div_ceil(4) + chunks.div_ceil(8);
-        (bytes / content_bytes) as u64 + 3
+        COPIES * ((bytes / content_bytes) as u64 + 3)
     }
 
     fn head(&self) -> [u8; HEAD] {
@@ -131,34 +140,42 @@ impl Ledger {
     pub(super) async fn write_new(&self, cx: &Cx) -> BlockResult {
         self.bytes.lock()[..HEAD].copy_from_slice(&self.shape.head());
         let last = (self.shape.blocks_at() / self.shape.unit()) as u64;
-        for sector in 1..last {
-            self.write(cx, sector, false).await?;
+        for sector in (0..last).rev() {
+            self.write(cx, sector).await?;
         }
-        self.meta.start(cx, Io::flush()).await?;
-        self.write(cx, 0, true).await
+        Ok(())
     }
 
-    /// How many segments each channel has, by the head of what there is.
-    pub(super) async fn segments(meta: &DriveFtl, cx: &Cx) -> Option<u32> {
-        let unit = BlockDev::info(meta).content_bytes;
-        let mut bytes = vec![0; HEAD.next_multiple_of(unit)];
-        let n = (bytes.len() / unit) as u32;
-        meta.start(cx, Io::read(Lba::new(0), n, &mut bytes)).await.ok()?;
+    /// How many segments each channel has, by the head of what there is; of each copy.
+    pub(super) async fn segments(meta: &DriveFtl, cx: &Cx, shape: &Shape) -> Option<u32> {
+        let unit = shape.unit();
+        // The second copy begins where the number of segments says: the first one has to do here.
+        let (bytes, lost) = read_copy(meta, cx, 0, HEAD.div_ceil(unit) as u64, unit).await.ok()?;
         let crc = flashlane_base::crc32c(&bytes[..HEAD - 4]);
         let good = bytes[..8] == *MAGIC && bytes[HEAD - 4..HEAD] == crc.to_le_bytes();
         let word = bytes[SEGMENTS_AT..].first_chunk().copied().map(u32::from_le_bytes);
-        word.filter(|_| good)
+        word.filter(|_| good && lost.is_empty())
     }
 
-    /// Reads what there is.
+    /// Reads what there is, and mends a copy by the other.
     pub(super) async fn read(&self, cx: &Cx) -> Result<Found, BlockError> {
-        let (unit, sectors) = (self.shape.unit(), self.shape.sectors());
-        let mut bytes = vec![0; self.shape.bytes()];
-        let step = 64;
-        for first in (0..sectors).step_by(step) {
-            let n = (sectors - first).min(step as u64);
-            let part = &mut bytes[first as usize * unit..(first + n) as usize * unit];
-            self.meta.start(cx, Io::read(Lba::new(first), n as u32, part)).await?;
+        let (unit, sectors) = (self.shape.unit(), self.shape.copy_sectors());
+        let (mut bytes, mut lost) = read_copy(&self.meta, cx, 0, sectors, unit).await?;
+        let mut mend: BTreeSet<u64> = lost.clone();
+        for copy in 1..COPIES {
+            let (other, gone) =
+                read_copy(&self.meta, cx, copy * sectors, sectors, unit).await?;
+            if let Some(sector) = lost.intersection(&gone).next() {
+                return Err(BlockError::Uncorrectable(vec![Lba::new(*sector)]));
+            }
+            let differ = |s: &u64| {
+                let range = *s as usize * unit..(*s + 1) as usize * unit;
+                bytes[range.clone()] != other[range]
+            };
+            mend.extend((0..sectors).filter(differ));
+            mend.extend(&gone);
+            bytes.iter_mut().zip(&other).for_each(|(b, o)| *b |= o);
+            lost.clear();
         }
         let found = match bytes[..HEAD] {
             _ if bytes[..unit.min(HEAD)].iter().all(|b| *b == 0) => Found::Nothing,
@@ -166,15 +183,25 @@ impl Ledger {
             _ => Found::Other,
         };
         *self.bytes.lock() = bytes;
+        if found == Found::Whole {
+            for sector in mend {
+                self.write(cx, sector).await?;
+            }
+        }
         Ok(found)
     }
 
-    async fn write(&self, cx: &Cx, sector: u64, fua: bool) -> BlockResult {
+    /// Writes a sector of each copy, one after the other.
+    async fn write(&self, cx: &Cx, sector: u64) -> BlockResult {
         let unit = self.shape.unit();
         let at = sector as usize * unit;
-        // As it is now: of two changes of a sector the later one has both.
-        let content = self.bytes.lock()[at..at + unit].to_vec();
-        self.meta.start(cx, Io::write(Lba::new(sector), 1, fua, &content)).await
+        for copy in 0..COPIES {
+            // As it is now: of two changes of a sector the later one has both.
+            let content = self.bytes.lock()[at..at + unit].to_vec();
+            let lba = Lba::new(copy * self.shape.copy_sectors() + sector);
+            self.meta.start(cx, Io::write(lba, 1, true, &content)).await?;
+        }
+        Ok(())
     }
 
     fn index(&self, pu: u32, chunk: u32) -> (usize, u32) {
@@ -203,7 +230,7 @@ impl Ledger {
         if mutant!("sftl.bad-blocks-not-durable") {
             return Ok(());
         }
-        self.write(cx, (at / self.shape.unit()) as u64, true).await
+        self.write(cx, (at / self.shape.unit()) as u64).await
     }
 
     fn bit(&self, channel: u32, segment: u32) -> (usize, u8) {
@@ -223,8 +250,36 @@ impl Ledger {
         if mutant!("sftl.gone-not-durable") {
             return Ok(());
         }
-        self.write(cx, (at / self.shape.unit()) as u64, true).await
+        self.write(cx, (at / self.shape.unit()) as u64).await
     }
+}
+
+/// Sectors of the page-mapped region, zeros for those that can't be read, and which these are.
+async fn read_copy(
+    meta: &DriveFtl,
+    cx: &Cx,
+    first: u64,
+    sectors: u64,
+    unit: usize,
+) -> Result<(Vec<u8>, BTreeSet<u64>), BlockError> {
+    let mut bytes = vec![0; sectors as usize * unit];
+    let mut lost = BTreeSet::new();
+    for at in (0..sectors).step_by(VECTOR_MAX) {
+        let n = (sectors - at).min(VECTOR_MAX as u64);
+        let part = &mut bytes[at as usize * unit..(at + n) as usize * unit];
+        for tried in 1..=TRIES {
+            let io = Io::read(Lba::new(first + at), n as u32, &mut *part);
+            match meta.start(cx, io).await {
+                Ok(()) => break,
+                Err(BlockError::Uncorrectable(_)) if tried < TRIES => {}
+                Err(BlockError::Uncorrectable(all)) => {
+                    lost.extend(all.into_iter().map(|lba| lba.get() - first));
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Ok((bytes, lost))
 }
 
 /// A block device from some sector on.

@@ -116,7 +116,7 @@ impl Sftl {
         let meta_config = division.meta_config();
         let meta = DriveFtl::mount(cx, division.meta.clone(), meta_config, None).await?;
         // How many segments there are is on the medium: blocks may have gone bad since.
-        let segments = Ledger::segments(&meta, cx).await;
+        let segments = Ledger::segments(&meta, cx, &division.shape).await;
         if let (None, Some(segments)) = (config.segments, segments) {
             division = match Division::of(device, SftlConfig { segments: Some(segments), ..config })
             {
@@ -183,9 +183,17 @@ impl Sftl {
         Ok(records)
     }
 
+    /// Sectors of a chunk, from its first, that can be read; what is behind them was padded here.
+    fn readable(&self, info: &ChunkInfo) -> u32 {
+        match info.state {
+            ChunkState::Open => info.write_pointer.saturating_sub(self.device.geometry().mw_cunits),
+            _ => info.write_pointer,
+        }
+    }
+
     /// What the records of a chunk say, from its first on; only until one says whose it is, unless `all`.
     async fn look_at(&self, cx: &Cx, seen: &mut Seen, all: bool) {
-        let end = seen.info.write_pointer;
+        let end = self.readable(&seen.info);
         let mut from = 0;
         while from < end {
             let n = match from == 0 && !all {
@@ -282,9 +290,13 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
         if seen.owner.is_none() && seen.foreign.is_none() {
             me.look_at(&cx, seen, behind > 0).await;
         }
-        if behind == 0 {
+        let end = me.readable(&seen.info);
+        match (behind, seen.padded.last_mut()) {
             // There is no padding on such a medium.
-            (seen.data_end, seen.padded) = (seen.info.write_pointer, Vec::new());
+            (0, _) => (seen.data_end, seen.padded) = (seen.info.write_pointer, Vec::new()),
+            (_, Some(last)) if last.end == end => last.end = seen.info.write_pointer,
+            (_, _) if end < seen.info.write_pointer => seen.padded.push(end..seen.info.write_pointer),
+            _ => {}
         }
     }
     found

@@ -39,8 +39,4 @@ impl Window {
     pub(super) fn cut(&mut self, end: u32) {
         self.kept.truncate(end.saturating_sub(self.first) as usize);
     }
-
-    pub(super) fn clear(&mut self) {
-        *self = Window::default();
-    }
 }
