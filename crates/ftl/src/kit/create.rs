@@ -99,7 +99,10 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn of(device: &dyn Device, config: DriveConfig) -> Result<Frame, CreateError> {
-        let (geo, traits) = (device.geometry(), device.traits());
+        Frame::on(device.geometry(), device.traits(), config)
+    }
+
+    fn on(geo: &Geometry, traits: &Traits, config: DriveConfig) -> Result<Frame, CreateError> {
         let config = config.on(geo, traits);
         if geo.sectors() > map::PHYSICAL_MAX {
             return Err(CreateError::TooLarge { sectors: geo.sectors(), max: map::PHYSICAL_MAX });
@@ -152,7 +155,9 @@ pub(crate) struct Need {
 impl Need {
     /// Of one region over all PUs of `device`, on however many of its chunks.
     pub(crate) fn of(device: &dyn Device, config: DriveConfig) -> Result<Need, CreateError> {
-        let Frame { plan, sizes, .. } = Frame::of(device, config)?;
+        // Any number that will do: what is looked at does not depend on it.
+        let geo = Geometry { chunks_per_pu: 64, ..*device.geometry() };
+        let Frame { plan, sizes, .. } = Frame::on(&geo, device.traits(), config)?;
         let (layout, main) = (&plan.layout, plan.layout.main());
         let line = main.line_sectors as u64;
         Ok(Need {

@@ -105,8 +105,13 @@ pub(super) struct Division {
 }
 
 impl Division {
-    /// Of a new one, or of one whose settings say how it came out.
-    pub(super) fn of(device: Arc<dyn Device>, config: SftlConfig) -> Result<Division, CreateError> {
+    /// Of a new one, or of one that may be on the medium: then blocks may have gone bad since, and unless the
+    /// settings say so it is not known yet how many segments there are.
+    pub(super) fn of(
+        device: Arc<dyn Device>,
+        config: SftlConfig,
+        new: bool,
+    ) -> Result<Division, CreateError> {
         check(&config)?;
         let (geo, traits) = (*device.geometry(), *device.traits());
         if geo.ws_min as usize > VECTOR_MAX {
@@ -138,6 +143,7 @@ impl Division {
                 let what = "blocks per channel: the settings say more segments";
                 return Err(CreateError::TooSmall { what, has: per_channel, needed: segments });
             }
+            None if !new => per_channel - spare,
             None => {
                 let good = |channel| good_blocks(&data, channel);
                 let fewest = (0..geo.channels).map(good).min().unwrap_or(0);
@@ -213,7 +219,7 @@ impl Sftl {
         device: Arc<dyn Device>,
         config: SftlConfig,
     ) -> Result<Arc<Sftl>, CreateError> {
-        let division = Division::of(device, config)?;
+        let division = Division::of(device, config, true)?;
         let (channels, reports) = division.blocks();
         let used = |i: &&ChunkInfo| !matches!(i.state, ChunkState::Free | ChunkState::Offline);
         let chunks = reports.iter().flatten().filter(used).count() as u64;

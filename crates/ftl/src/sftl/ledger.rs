@@ -8,7 +8,7 @@
 //! It is a stream of bytes over sectors of `content_bytes` each, since the `stamps` store keeps 8 of a
 //! user's sector: a head of 64 bytes, whose first sector is written last; two bits for each block; a bit
 //! for each segment. What was never written reads as zeros, and says that all is well. There are two
-//! copies, since collecting garbage may lose a sector. Bits are set and never cleared, so of copies that
+//! copies of each sector, side by side, since collecting garbage may lose a sector. Bits are set and never cleared, so of copies that
 //! differ, behind a cut between their writes, both count.
 
 use super::{SftlInfo, TRIES};
@@ -16,10 +16,9 @@ use crate::block::{
     BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
 };
 use crate::kit::DriveFtl;
-use flashlane_base::{Geometry, Lba, SECTOR_BYTES, VECTOR_MAX, mutant};
+use flashlane_base::{Geometry, Lba, SECTOR_BYTES, mutant};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"FLSFTL\x001";
@@ -146,37 +145,21 @@ impl Ledger {
         Ok(())
     }
 
-    /// How many segments each channel has, by the head of what there is; of each copy.
-    pub(super) async fn segments(meta: &DriveFtl, cx: &Cx, shape: &Shape) -> Option<u32> {
-        let unit = shape.unit();
-        // The second copy begins where the number of segments says: the first one has to do here.
-        let (bytes, lost) = read_copy(meta, cx, 0, HEAD.div_ceil(unit) as u64, unit).await.ok()?;
+    /// How many segments each channel has, by the head of what there is.
+    pub(super) async fn segments(meta: &DriveFtl, cx: &Cx) -> Result<Option<u32>, BlockError> {
+        let unit = BlockDev::info(meta).content_bytes;
+        let sectors = HEAD.div_ceil(unit) as u64;
+        let (bytes, _) = read_both(meta, cx, sectors, unit).await?;
         let crc = flashlane_base::crc32c(&bytes[..HEAD - 4]);
         let good = bytes[..8] == *MAGIC && bytes[HEAD - 4..HEAD] == crc.to_le_bytes();
         let word = bytes[SEGMENTS_AT..].first_chunk().copied().map(u32::from_le_bytes);
-        word.filter(|_| good && lost.is_empty())
+        Ok(word.filter(|_| good))
     }
 
     /// Reads what there is, and mends a copy by the other.
     pub(super) async fn read(&self, cx: &Cx) -> Result<Found, BlockError> {
         let (unit, sectors) = (self.shape.unit(), self.shape.copy_sectors());
-        let (mut bytes, mut lost) = read_copy(&self.meta, cx, 0, sectors, unit).await?;
-        let mut mend: BTreeSet<u64> = lost.clone();
-        for copy in 1..COPIES {
-            let (other, gone) =
-                read_copy(&self.meta, cx, copy * sectors, sectors, unit).await?;
-            if let Some(sector) = lost.intersection(&gone).next() {
-                return Err(BlockError::Uncorrectable(vec![Lba::new(*sector)]));
-            }
-            let differ = |s: &u64| {
-                let range = *s as usize * unit..(*s + 1) as usize * unit;
-                bytes[range.clone()] != other[range]
-            };
-            mend.extend((0..sectors).filter(differ));
-            mend.extend(&gone);
-            bytes.iter_mut().zip(&other).for_each(|(b, o)| *b |= o);
-            lost.clear();
-        }
+        let (bytes, mend) = read_both(&self.meta, cx, sectors, unit).await?;
         let found = match bytes[..HEAD] {
             _ if bytes[..unit.min(HEAD)].iter().all(|b| *b == 0) => Found::Nothing,
             _ if bytes[..HEAD] == self.shape.head() => Found::Whole,
@@ -198,7 +181,7 @@ impl Ledger {
         for copy in 0..COPIES {
             // As it is now: of two changes of a sector the later one has both.
             let content = self.bytes.lock()[at..at + unit].to_vec();
-            let lba = Lba::new(copy * self.shape.copy_sectors() + sector);
+            let lba = Lba::new(sector * COPIES + copy);
             self.meta.start(cx, Io::write(lba, 1, true, &content)).await?;
         }
         Ok(())
@@ -254,32 +237,44 @@ impl Ledger {
     }
 }
 
-/// Sectors of the page-mapped region, zeros for those that can't be read, and which these are.
-async fn read_copy(
+/// The first sectors of the ledger, of both copies together, and in which of them one copy needs the other.
+async fn read_both(
     meta: &DriveFtl,
     cx: &Cx,
-    first: u64,
     sectors: u64,
     unit: usize,
-) -> Result<(Vec<u8>, BTreeSet<u64>), BlockError> {
-    let mut bytes = vec![0; sectors as usize * unit];
-    let mut lost = BTreeSet::new();
-    for at in (0..sectors).step_by(VECTOR_MAX) {
-        let n = (sectors - at).min(VECTOR_MAX as u64);
-        let part = &mut bytes[at as usize * unit..(at + n) as usize * unit];
-        for tried in 1..=TRIES {
-            let io = Io::read(Lba::new(first + at), n as u32, &mut *part);
+) -> Result<(Vec<u8>, Vec<u64>), BlockError> {
+    let (mut all, mut mend) = (Vec::new(), Vec::new());
+    let mut both = vec![0; COPIES as usize * unit];
+    for sector in 0..sectors {
+        let first = sector * COPIES;
+        let mut lost = Vec::new();
+        for _ in 0..TRIES {
+            let io = Io::read(Lba::new(first), COPIES as u32, &mut both);
             match meta.start(cx, io).await {
-                Ok(()) => break,
-                Err(BlockError::Uncorrectable(_)) if tried < TRIES => {}
-                Err(BlockError::Uncorrectable(all)) => {
-                    lost.extend(all.into_iter().map(|lba| lba.get() - first));
-                }
+                Ok(()) => lost.clear(),
+                Err(BlockError::Uncorrectable(which)) => lost = which,
                 Err(other) => return Err(other),
             }
+            if lost.is_empty() {
+                break;
+            }
+        }
+        if lost.len() as u64 == COPIES {
+            return Err(BlockError::Uncorrectable(lost));
+        }
+        let copies: Vec<&[u8]> = both.chunks(unit).collect();
+        if copies.windows(2).any(|c| c[0] != c[1]) {
+            mend.push(sector);
+        }
+        // What can't be read was handed out as zeros.
+        let at = all.len();
+        all.resize(at + unit, 0);
+        for copy in copies {
+            all[at..].iter_mut().zip(copy).for_each(|(b, o)| *b |= o);
         }
     }
-    Ok((bytes, lost))
+    Ok((all, mend))
 }
 
 /// A block device from some sector on.

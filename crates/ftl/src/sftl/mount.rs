@@ -112,18 +112,24 @@ impl Sftl {
         config: SftlConfig,
     ) -> Result<Arc<Sftl>, MountError> {
         let began = cx.now();
-        let mut division = Division::of(device.clone(), config.clone())?;
+        let mut division = Division::of(device.clone(), config.clone(), false)?;
         let meta_config = division.meta_config();
         let meta = DriveFtl::mount(cx, division.meta.clone(), meta_config, None).await?;
         // How many segments there are is on the medium: blocks may have gone bad since.
-        let segments = Ledger::segments(&meta, cx, &division.shape).await;
-        if let (None, Some(segments)) = (config.segments, segments) {
-            division = match Division::of(device, SftlConfig { segments: Some(segments), ..config })
-            {
+        let segments = match Ledger::segments(&meta, cx).await {
+            Ok(segments) => segments,
+            Err(error) => {
+                meta.quiesce(cx).await;
+                return Err(MountError::Ledger(error));
+            }
+        };
+        if config.segments.is_none() {
+            let config = SftlConfig { segments, ..config };
+            division = match Division::of(device, config, segments.is_none()) {
                 Ok(division) => division,
-                Err(_) => {
+                Err(error) => {
                     meta.quiesce(cx).await;
-                    return Err(MountError::Other);
+                    return Err(error.into());
                 }
             };
         }

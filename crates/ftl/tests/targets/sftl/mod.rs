@@ -63,6 +63,8 @@ pub(crate) struct Drive {
     pub(crate) truth: Arc<Mutex<Truth>>,
     pub(crate) config: SftlConfig,
     pub(crate) seed: Cell<u64>,
+    /// What the last life was told through.
+    pub(crate) last: RefCell<Option<Arc<Face>>>,
 }
 
 impl Drive {
@@ -74,7 +76,7 @@ impl Drive {
 
     pub(crate) fn with(spec: &DeviceSpec, options: SsdOptions) -> Drive {
         let ssd = Ssd::new(spec, options).expect("a device");
-        Drive { ssd, truth: Arc::default(), config: SftlConfig::default(), seed: Cell::new(1) }
+        Drive { ssd, truth: Arc::default(), config: SftlConfig::default(), seed: Cell::new(1), last: RefCell::default() }
     }
 
     /// A life: what `work` returns unless the power goes off first, which it does at its end at the latest.
@@ -88,6 +90,7 @@ impl Drive {
     {
         self.seed.set(self.seed.get() + 1);
         let face = Arc::new(Face::new(self.ssd.clone(), self.truth.clone(), stop));
+        *self.last.borrow_mut() = Some(face.clone());
         let run = Virtual::new(1, self.seed.get(), CostTable::zero());
         let cx = run.cx();
         let join = cx.spawn_join(work(cx.clone(), face.clone()));

@@ -210,7 +210,8 @@ async fn adopt(cx: &Cx, ftl: &Sftl, all: &All) {
         let durable = before.sectors.iter().rposition(|s| *s == Sector::Durable);
         let durable = durable.map_or(0, |last| last + 1);
         if before.gone || state == SegmentState::Gone {
-            let left_one = before.trimming || before.sectors.is_empty();
+            // It held nothing that was acknowledged, and the failed block is no more.
+            let left_one = before.trimming || durable == 0;
             assert!(state == SegmentState::Gone && left_one, "{at:?}: {before:?}, {state:?}");
             all.borrow_mut().insert(at, Held { gone: true, ..Held::default() });
             continue;
@@ -354,4 +355,15 @@ fn behind_a_read_back_window_too() {
 fn and_where_pages_take_each_other_along() {
     let cuts = swarm(&paired(), 200..220);
     assert!(cuts > 300, "{cuts} cuts");
+}
+
+/// The same for longer, by hand.
+#[test]
+#[ignore = "minutes"]
+fn many_lives() {
+    for seed in (0..4000).step_by(10) {
+        let cuts: Vec<u64> =
+            [plain(), windowed(), paired()].iter().map(|d| swarm(d, seed..seed + 10)).collect();
+        println!("seeds from {seed}: {cuts:?} cuts");
+    }
 }
