@@ -168,7 +168,11 @@ impl Ledger {
         *self.bytes.lock() = bytes;
         if found == Found::Whole {
             for sector in mend {
-                self.write(cx, sector).await?;
+                match self.write(cx, sector).await {
+                    // There is no way to mend it any more, and one copy will do.
+                    Ok(()) | Err(BlockError::ReadOnly(_)) => {}
+                    Err(other) => return Err(other),
+                }
             }
         }
         Ok(found)

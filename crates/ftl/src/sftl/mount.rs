@@ -22,7 +22,7 @@ use super::ledger::{Found, Ledger, Mark};
 use super::map::{BlockState, Map, Phase};
 use super::trim::Erased;
 use super::{Sftl, TRIES};
-use crate::block::BlockError;
+use crate::block::{BlockError, BlockResult};
 use crate::kit::{self, DriveFtl};
 use crate::log::format::{LBA_PADDING, Oob};
 use flashlane_base::{Location, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
@@ -417,7 +417,7 @@ async fn clear(
             s.info.state == ChunkState::Closed && s.info.write_pointer < me.info.segment_sectors;
         if early && me.ledger.marked(s.pu, s.chunk) == Mark::Good {
             let mark = me.ledger.mark(cx, (s.pu, s.chunk), Mark::Failed).await;
-            mark.map_err(MountError::Ledger)?;
+            kept(mark)?;
         }
         let counts = s.owner.is_some_and(|(number, _)| winners.get(&number) == Some(&i));
         let torn = s.owner.is_none();
@@ -436,10 +436,19 @@ async fn clear(
             return Err(MountError::Host { pu, chunk: chunk + me.first_chunk, sector: 0 });
         }
         for chunk in bad {
-            me.forget(cx, (pu, chunk)).await.map_err(MountError::Ledger)?;
+            kept(me.forget(cx, (pu, chunk)).await)?;
         }
     }
     Ok(())
+}
+
+/// What a mount notes it would find again. So where the page-mapped region takes nothing any more, what
+/// there is can be read all the same.
+fn kept(noted: BlockResult) -> Result<(), MountError> {
+    match noted {
+        Ok(()) | Err(BlockError::ReadOnly(_)) => Ok(()),
+        Err(other) => Err(MountError::Ledger(other)),
+    }
 }
 
 /// The map that follows.
@@ -496,7 +505,7 @@ async fn settle_gone(cx: &Cx, me: &Sftl) -> Result<(), MountError> {
         }
     }
     for (channel, segment) in more {
-        me.ledger.mark_gone(cx, channel, segment).await.map_err(MountError::Ledger)?;
+        kept(me.ledger.mark_gone(cx, channel, segment).await)?;
     }
     Ok(())
 }

@@ -56,6 +56,12 @@ pub(crate) fn paired() -> DeviceSpec {
     device((2, 1), 44, 32, 10, "bits = 2\npairing = \"mlc\"\npair_damage = true\n", FREE)
 }
 
+/// With a write buffer that loses what it holds.
+pub(crate) fn buffered() -> DeviceSpec {
+    let limits = format!("{FREE}write_buffer = \"64KiB\"\ncapacitors = false\n");
+    device((2, 2), 20, 16, 4, "", &limits)
+}
+
 /// The device over several lives.
 #[derive(Clone)]
 pub(crate) struct Drive {

@@ -357,13 +357,19 @@ fn and_where_pages_take_each_other_along() {
     assert!(cuts > 300, "{cuts} cuts");
 }
 
+#[test]
+fn and_where_a_buffer_acknowledges() {
+    let cuts = swarm(&buffered(), 300..310);
+    assert!(cuts > 150, "{cuts} cuts");
+}
+
 /// The same for longer, by hand.
 #[test]
 #[ignore = "minutes"]
 fn many_lives() {
     for seed in (0..4000).step_by(10) {
         let cuts: Vec<u64> =
-            [plain(), windowed(), paired()].iter().map(|d| swarm(d, seed..seed + 10)).collect();
+            [plain(), windowed(), paired(), buffered()].iter().map(|d| swarm(d, seed..seed + 10)).collect();
         println!("seeds from {seed}: {cuts:?} cuts");
     }
 }
