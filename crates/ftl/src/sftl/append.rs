@@ -33,6 +33,8 @@ struct Part<'a> {
 struct Sent<'a> {
     channel: u32,
     segment: u32,
+    /// The chunk that it went to; the segment may have another one when the end is told.
+    block: (u32, u32),
     cause: Cause,
     parts: SmallVec<[Part<'a>; 2]>,
     /// From here on nothing was sent: the device did not take a program before.
@@ -175,8 +177,10 @@ impl Sftl {
         load: Load<'_>,
         cause: Cause,
     ) -> Sent<'a> {
-        let mut sent = Sent { channel, segment, cause, parts: SmallVec::new(), unsent: None };
         let (_, block) = map.block_of(channel, segment);
+        let place = (block.pu, block.chunk);
+        let parts = SmallVec::new();
+        let mut sent = Sent { channel, segment, block: place, cause, parts, unsent: None };
         let first = map.segment_mut(channel, segment).written;
         let page = self.info.page_sectors;
         let most = VECTOR_MAX as u32 / page * page;
@@ -280,7 +284,7 @@ impl Sftl {
 
     /// Waits for what was sent, and takes in what came of it.
     async fn landed(&self, cx: &Cx, sent: Sent<'_>) -> Result<(), SftlError> {
-        let Sent { channel, segment, cause, parts, unsent } = sent;
+        let Sent { channel, segment, block, cause, parts, unsent } = sent;
         // The first sector that is not there, and whether the medium is to blame.
         let mut failed: Option<u32> = None;
         let mut host: Option<u32> = None;
@@ -313,15 +317,7 @@ impl Sftl {
             }
         }
         if let Some(sector) = failed {
-            let block = {
-                let map = self.map.lock();
-                let held = map.segment(channel, segment).is_some_and(|s| s.block.is_some());
-                held.then(|| map.block_of(channel, segment).1)
-            };
-            if let Some(block) = block {
-                let place = (block.pu, block.chunk);
-                self.ledger.mark(cx, place, Mark::Failed).await.map_err(SftlError::Ledger)?;
-            }
+            self.ledger.mark(cx, block, Mark::Failed).await.map_err(SftlError::Ledger)?;
             return Err(SftlError::ProgramFailed { channel, segment, sector });
         }
         match host {

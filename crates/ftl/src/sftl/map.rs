@@ -331,3 +331,98 @@ impl Map {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One channel of two PUs with two blocks each, erased that often, and three segments.
+    fn map(erases: [u32; 4], limit: OpenLimit) -> Map {
+        let block = |at: usize| Block {
+            pu: at as u32 / 2,
+            chunk: at as u32 % 2,
+            erases: erases[at],
+            state: BlockState::Free,
+        };
+        let blocks = (0..4).map(block).collect();
+        let segments = (0..3).map(|_| Segment::empty()).collect();
+        Map {
+            channels: vec![Channel { blocks, segments }],
+            segment_sectors: 8,
+            generation: 1,
+            limit,
+            stats: FtlStats::default(),
+        }
+    }
+
+    const NONE: OpenLimit = OpenLimit { all: 0, per_pu: 0 };
+
+    #[test]
+    fn the_least_worn_free_block_is_taken_then_the_pu_that_is_open_least() {
+        let mut m = map([5, 3, 4, 4], NONE);
+        assert_eq!(m.take_block(0, 0), Ok(()));
+        assert_eq!(m.channels[0].segments[0].block, Some(1));
+        let mut m = map([2; 4], NONE);
+        for (segment, block) in [(0, 0), (1, 2), (2, 1)] {
+            assert_eq!(m.take_block(0, segment), Ok(()));
+            assert_eq!(m.channels[0].segments[segment as usize].block, Some(block));
+        }
+        let generations: Vec<u64> = m.channels[0].segments.iter().map(|s| s.generation).collect();
+        assert_eq!(generations, [1, 2, 3]);
+        assert_eq!(m.walk(), Ok(()));
+    }
+
+    #[test]
+    fn the_limit_of_open_segments_is_kept_by_pu_and_in_all() {
+        let mut m = map([0, 0, 9, 9], OpenLimit { all: 0, per_pu: 1 });
+        assert_eq!(m.take_block(0, 0), Ok(()));
+        assert_eq!(m.take_block(0, 1), Ok(()));
+        assert_eq!(m.block_of(0, 1).1.pu, 1, "more worn, but its PU has none open");
+        assert_eq!(m.take_block(0, 2), Err(NoBlock::TooManyOpen));
+        m.segment_mut(0, 0).written = 8;
+        assert_eq!(m.take_block(0, 2), Ok(()));
+        let mut m = map([0; 4], OpenLimit { all: 1, per_pu: 0 });
+        assert_eq!(m.take_block(0, 0), Ok(()));
+        assert_eq!(m.take_block(0, 1), Err(NoBlock::TooManyOpen));
+    }
+
+    #[test]
+    fn who_runs_out_of_blocks_is_told() {
+        let mut m = map([0; 4], NONE);
+        for segment in [0, 1, 2] {
+            assert_eq!(m.take_block(0, segment), Ok(()));
+        }
+        assert!(m.let_go(0, 0, BlockState::Retired), "the spare one is left");
+        assert!(!m.let_go(0, 1, BlockState::Retired));
+        assert!(m.walk().is_err());
+        m.segment_mut(0, 1).phase = Phase::Gone;
+        assert_eq!(m.walk(), Ok(()));
+        assert_eq!((m.free_blocks(), m.retired(0)), ((1, 4), 2));
+    }
+
+    #[test]
+    fn cold_data_lags_behind_the_free_blocks() {
+        for (erases, lags) in [(LAG, Some(0)), (LAG - 1, None)] {
+            let mut m = map([0, erases, erases, erases + 3], NONE);
+            assert_eq!(m.take_block(0, 0), Ok(()));
+            assert_eq!(m.lags(0), None, "it holds nothing");
+            m.segment_mut(0, 0).written = 2;
+            assert_eq!(m.lags(0), lags, "{erases}");
+            m.segment_mut(0, 0).phase = Phase::Trimming;
+            assert_eq!(m.lags(0), None);
+        }
+    }
+
+    #[test]
+    fn what_was_not_programmed_is_taken_back() {
+        let mut s = Segment::empty();
+        (s.written, s.data_end) = (8, 4);
+        s.note_padding(4..6);
+        s.note_padding(6..8);
+        assert_eq!(s.padded, [4..8]);
+        s.cut(5);
+        assert_eq!((s.written, s.data_end, s.padded.clone()), (5, 4, vec![4..5]));
+        s.cut(2);
+        assert_eq!((s.written, s.data_end, s.padded.len()), (2, 2, 0));
+    }
+}
