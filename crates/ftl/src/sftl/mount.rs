@@ -301,7 +301,9 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
             // There is no padding on such a medium.
             (0, _) => (seen.data_end, seen.padded) = (seen.info.write_pointer, Vec::new()),
             (_, Some(last)) if last.end == end => last.end = seen.info.write_pointer,
-            (_, _) if end < seen.info.write_pointer => seen.padded.push(end..seen.info.write_pointer),
+            (_, _) if end < seen.info.write_pointer => {
+                seen.padded.push(end..seen.info.write_pointer)
+            }
             _ => {}
         }
     }

@@ -40,10 +40,7 @@ fn a_block_in_which_a_program_failed_is_never_used_again() {
             put(&ftl, &cx, A, 1, 4).await.expect("an append");
             fail(&theirs, kind, "pu = 0");
             let failed = put(&ftl, &cx, A, 1, 4).await;
-            assert_eq!(
-                failed,
-                Err(SftlError::ProgramFailed { channel: 0, segment: 0, sector: 4 })
-            );
+            assert_eq!(failed, Err(SftlError::ProgramFailed { channel: 0, segment: 0, sector: 4 }));
             theirs.ssd.forgive();
             if lives == 1 {
                 check_failed(&cx, &ftl).await;
@@ -61,8 +58,12 @@ fn a_block_in_which_a_program_failed_is_never_used_again() {
             use_all(&cx, &ftl, 3).await;
         });
         let face = drive.last.borrow().clone().expect("a life");
-        let programmed: BTreeSet<u32> =
-            face.everything().iter().filter(|(o, _)| *o == Op::Write).map(|(_, s)| s[0].0).collect();
+        let programmed: BTreeSet<u32> = face
+            .everything()
+            .iter()
+            .filter(|(o, _)| *o == Op::Write)
+            .map(|(_, s)| s[0].0)
+            .collect();
         // The first block of the channel is the least worn of all, were it not bad.
         let first = drive.mounted(|_, ftl| async move { ftl.info().segments });
         assert!(programmed.len() as u32 >= first);

@@ -3,7 +3,14 @@
 use super::*;
 use flashlane_ftl::layer::{Layer, Seam};
 
-async fn io(dev: &dyn BlockDev, cx: &Cx, op: BlockOp, lba: u64, n: u32, buf: &mut [u8]) -> BlockResult {
+async fn io(
+    dev: &dyn BlockDev,
+    cx: &Cx,
+    op: BlockOp,
+    lba: u64,
+    n: u32,
+    buf: &mut [u8],
+) -> BlockResult {
     dev.start(cx, Io::of(op, Lba::new(lba), n, false, buf)).await
 }
 
@@ -38,7 +45,9 @@ fn segments_are_written_in_order_and_trimmed_as_a_whole() {
         let mut got = vec![0xa5; (n as usize + 4 + 3) * 8];
         let total = full as u32 + 3 + full as u32;
         got.resize(total as usize * 8, 0xa5);
-        io(&*face, &cx, BlockOp::Read, lba_of_first(&layout), total, &mut got).await.expect("a read");
+        io(&*face, &cx, BlockOp::Read, lba_of_first(&layout), total, &mut got)
+            .await
+            .expect("a read");
         let mut want = filled(layout.meta_sectors - 3, full as u32 + 3 + 4, 1, 8);
         want.resize(total as usize * 8, 0);
         assert!(got == want, "what was written, then zeros");

@@ -82,7 +82,13 @@ impl Drive {
 
     pub(crate) fn with(spec: &DeviceSpec, options: SsdOptions) -> Drive {
         let ssd = Ssd::new(spec, options).expect("a device");
-        Drive { ssd, truth: Arc::default(), config: SftlConfig::default(), seed: Cell::new(1), last: RefCell::default() }
+        Drive {
+            ssd,
+            truth: Arc::default(),
+            config: SftlConfig::default(),
+            seed: Cell::new(1),
+            last: RefCell::default(),
+        }
     }
 
     /// A life: what `work` returns unless the power goes off first, which it does at its end at the latest.
@@ -111,7 +117,10 @@ impl Drive {
     }
 
     /// A life of a new one.
-    pub(crate) fn created<T: 'static, F>(&self, work: impl FnOnce(Cx, Arc<Sftl>) -> F + 'static) -> T
+    pub(crate) fn created<T: 'static, F>(
+        &self,
+        work: impl FnOnce(Cx, Arc<Sftl>) -> F + 'static,
+    ) -> T
     where
         F: Future<Output = T> + 'static,
     {
@@ -124,7 +133,10 @@ impl Drive {
     }
 
     /// A life of what is there.
-    pub(crate) fn mounted<T: 'static, F>(&self, work: impl FnOnce(Cx, Arc<Sftl>) -> F + 'static) -> T
+    pub(crate) fn mounted<T: 'static, F>(
+        &self,
+        work: impl FnOnce(Cx, Arc<Sftl>) -> F + 'static,
+    ) -> T
     where
         F: Future<Output = T> + 'static,
     {

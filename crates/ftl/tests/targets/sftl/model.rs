@@ -184,7 +184,8 @@ async fn check(cx: &Cx, ftl: &Sftl, all: &All, at: (u32, u32), first: u32, n: u3
         let is_zeros = got.iter().all(|b| *b == 0);
         let is_padding = padding.iter().any(|r| r.contains(&sector));
         let is_ours = got == data(at, held.life, sector, unit);
-        let says = format!("{at:?} sector {sector} of {held:?}: lost {lost:?}, padding {padding:?}");
+        let says =
+            format!("{at:?} sector {sector} of {held:?}: lost {lost:?}, padding {padding:?}");
         if lost.contains(&sector) {
             assert!(is_zeros, "what is lost is handed out as zeros: {says}");
         }
@@ -368,8 +369,10 @@ fn and_where_a_buffer_acknowledges() {
 #[ignore = "minutes"]
 fn many_lives() {
     for seed in (0..4000).step_by(10) {
-        let cuts: Vec<u64> =
-            [plain(), windowed(), paired(), buffered()].iter().map(|d| swarm(d, seed..seed + 10)).collect();
+        let cuts: Vec<u64> = [plain(), windowed(), paired(), buffered()]
+            .iter()
+            .map(|d| swarm(d, seed..seed + 10))
+            .collect();
         println!("seeds from {seed}: {cuts:?} cuts");
     }
 }

@@ -225,7 +225,8 @@ async fn place_of(cx: &Cx, ftl: &Sftl, ssd: &Ssd, at: (u32, u32)) -> (Location, 
     let addr = [ssd.format().pack(place)];
     let (mut oob, mut bytes) = ([[0; 16]], [0; 8]);
     let scatter = Scatter::new(&mut bytes, &[0], 0);
-    let request = Request { data: Data::Read { content: scatter, oob: &mut oob }, ..read_of(&addr) };
+    let request =
+        Request { data: Data::Read { content: scatter, oob: &mut oob }, ..read_of(&addr) };
     let device: &dyn Device = ssd;
     assert_eq!(device.io(cx, request).await.failed, 0);
     let (number, generation, _) = Oob::decode_raw(&oob[0]);
