@@ -226,7 +226,7 @@ impl Sftl {
 
     /// Puts the host on the other side of a link. Only the first call counts.
     pub fn behind_link(&self, link: &LinkSpec) {
-        let _ = self.link.set(link.clone());
+        let _ = self.link.set(*link);
         let _ = self.linked.set(LinkedDevice::new(self.device.clone(), link));
     }
 

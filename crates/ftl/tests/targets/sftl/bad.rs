@@ -112,7 +112,7 @@ fn a_first_program_that_failed_hides_nothing() {
         assert_eq!((ftl.state(0, 0), ftl.write_pointer(0, 0)), (SegmentState::Failed, 6));
         assert_eq!(get(&ftl, &cx, A, 2, 4).await, Ok(run_of(A, 1, 2, 4, 8)));
         let lost = get(&ftl, &cx, A, 0, 6).await;
-        let sectors = vec![0..2];
+        let sectors = only(0..2);
         assert_eq!(lost, Err(SftlError::Uncorrectable { channel: 0, segment: 0, sectors }));
     });
 }
@@ -251,7 +251,7 @@ fn a_dead_die_takes_its_own_segments() {
         fail(&theirs, "die_fail", "pu = 0");
         assert!(put(&ftl, &cx, A, 1, 4).await.is_err());
         let lost = get(&ftl, &cx, A, 0, 8).await;
-        let sectors = vec![0..8];
+        let sectors = only(0..8);
         assert_eq!(lost, Err(SftlError::Uncorrectable { channel: 0, segment: 0, sectors }));
         assert!(ftl.trim(&cx, 0, 0).await.is_ok());
         holds(&ftl, &cx, (1, 0), 1, 8).await;

@@ -89,8 +89,8 @@ fn a_flush_closes_pairs() {
             assert!(pointer > 4);
             let torn = Io::write(Lba::new(first + u64::from(pointer)), 4, false, &bytes);
             let torn = dev.start(&cx, torn);
-            let _ = torn;
             cx.sleep(Ns::from_us(600)).await;
+            drop(torn);
         });
         drive.mounted(|cx, ftl| async move {
             let dev = ftl.face();

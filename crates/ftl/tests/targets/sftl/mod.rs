@@ -174,6 +174,11 @@ impl Drive {
     }
 }
 
+/// A list of one range.
+pub(crate) fn only(range: std::ops::Range<u32>) -> Vec<std::ops::Range<u32>> {
+    std::iter::once(range).collect()
+}
+
 /// Content of a sector of a segment in its n-th life: no two alike.
 pub(crate) fn data(at: (u32, u32), life: u64, sector: u32, unit: usize) -> Vec<u8> {
     let seed = u64::from(at.0) << 40 | u64::from(at.1) << 20 | u64::from(sector);

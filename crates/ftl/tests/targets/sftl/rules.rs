@@ -140,8 +140,13 @@ fn trimmed(drive: &Drive) {
     drive.mounted(|cx, ftl| async move {
         assert_eq!(ftl.state(0, 0), SegmentState::Empty);
         holds(&ftl, &cx, B, 1, 8).await;
-        for segment in (0..ftl.info().segments).filter(|s| *s != 1) {
-            put(&ftl, &cx, (0, segment), 2, ftl.info().segment_sectors).await.expect("an append");
+        // So often that the spare ones take their turn.
+        for life in 2..6 {
+            for segment in (0..ftl.info().segments).filter(|s| *s != 1) {
+                put(&ftl, &cx, (0, segment), life, 4).await.expect("an append");
+                holds(&ftl, &cx, (0, segment), life, 4).await;
+                ftl.trim(&cx, 0, segment).await.expect("a trim");
+            }
         }
         ftl.walk().unwrap();
     });
@@ -317,11 +322,12 @@ fn a_read_names_exactly_what_it_could_not_give() {
         let theirs = drive.clone();
         drive.created(move |cx, ftl| async move {
             put(&ftl, &cx, A, 1, 16).await.expect("an append");
-            let mut truth = theirs.truth.lock();
-            truth.unreadable.extend([0, 1, 5].map(|s| spot(&theirs, &ftl, A, s)));
-            truth.flipped.insert(spot(&theirs, &ftl, A, 9));
-            truth.fails_once.extend([3, 12].map(|s| spot(&theirs, &ftl, A, s)));
-            drop(truth);
+            {
+                let mut truth = theirs.truth.lock();
+                truth.unreadable.extend([0, 1, 5].map(|s| spot(&theirs, &ftl, A, s)));
+                truth.flipped.insert(spot(&theirs, &ftl, A, 9));
+                truth.fails_once.extend([3, 12].map(|s| spot(&theirs, &ftl, A, s)));
+            }
             if reads_before_mount {
                 check_damage(&cx, &ftl).await;
             }
