@@ -208,7 +208,6 @@ impl Map {
     /// fewest open ones, then the fewest in use.
     pub(super) fn take_block(&mut self, channel: u32, segment: u32) -> Result<(), NoBlock> {
         let open: Vec<u32> = self.open(channel).collect();
-        let count = |pus: &[u32], pu: u32| pus.iter().filter(|p| **p == pu).count() as u32;
         if self.limit.all != 0 {
             let others = (0..self.channels.len() as u32).filter(|c| *c != channel);
             let elsewhere: usize = others.map(|c| self.open(c).count()).sum();
@@ -217,14 +216,20 @@ impl Map {
             }
         }
         let c = &mut self.channels[channel as usize];
+        // By PU of the channel: open blocks, blocks in use.
+        let first = c.blocks.first().map_or(0, |b| b.pu);
+        let pus = c.blocks.last().map_or(0, |b| b.pu - first + 1);
+        let mut counts = vec![(0u32, 0u32); pus as usize];
+        open.iter().for_each(|pu| counts[(pu - first) as usize].0 += 1);
         let held = c.blocks.iter().filter(|b| matches!(b.state, BlockState::Holds(_)));
-        let held: Vec<u32> = held.map(|b| b.pu).collect();
+        held.for_each(|b| counts[(b.pu - first) as usize].1 += 1);
+        let on = |b: &Block| counts[(b.pu - first) as usize];
         let free = || (0u32..).zip(&c.blocks).filter(|(_, b)| b.state == BlockState::Free);
         if free().next().is_none() {
             return Err(NoBlock::None);
         }
-        let room = |b: &Block| self.limit.per_pu == 0 || count(&open, b.pu) < self.limit.per_pu;
-        let order = |b: &Block| (b.erases, count(&open, b.pu), count(&held, b.pu), b.chunk, b.pu);
+        let room = |b: &Block| self.limit.per_pu == 0 || on(b).0 < self.limit.per_pu;
+        let order = |b: &Block| (b.erases, on(b), b.chunk, b.pu);
         let best = free().filter(|(_, b)| room(b)).min_by_key(|(_, b)| order(b));
         let (at, _) = best.ok_or(NoBlock::TooManyOpen)?;
         c.blocks[at as usize].state = BlockState::Holds(segment);

@@ -33,7 +33,7 @@ impl Sftl {
     ///
     /// # Errors
     /// [`SftlError::Gone`]: it is erased, and there is no block for it any more. [`SftlError::Host`]:
-    /// it is as it was.
+    /// it is as it was. [`SftlError::Ledger`]: it may come back with the next life.
     pub fn trim<'a>(
         &'a self,
         cx: &'a Cx,
@@ -89,20 +89,23 @@ impl Sftl {
         };
         // The append that failed may not have noted it yet.
         if failed && !mutant!("sftl.failed-block-used-again") {
-            self.ledger.mark(cx, place, Mark::Failed).await.map_err(SftlError::Ledger)?;
+            let noted = self.ledger.mark(cx, place, Mark::Failed).await;
+            if let Err(error) = noted {
+                return Err(self.give_up_trim(cx, (channel, segment), SftlError::Ledger(error)));
+            }
         }
         let erased = match mutant!("sftl.trim-before-erase") {
             true => Erased::Well,
             false => self.erase(cx, place).await,
         };
+        let mut noted = Ok(());
         let to = match erased {
             Erased::Host => {
-                self.map.lock().segment_mut(channel, segment).phase = Phase::Usable;
-                self.changed.wake(cx);
-                return Err(SftlError::Host { channel, segment });
+                let error = SftlError::Host { channel, segment };
+                return Err(self.give_up_trim(cx, (channel, segment), error));
             }
             Erased::Bad => {
-                self.forget(cx, place).await.map_err(SftlError::Ledger)?;
+                noted = self.forget(cx, place).await.map_err(SftlError::Ledger);
                 BlockState::Retired
             }
             Erased::Well if failed && !mutant!("sftl.failed-block-used-again") => {
@@ -123,11 +126,24 @@ impl Sftl {
             is_backed
         };
         self.changed.wake(cx);
+        noted?;
         if is_backed {
             return Ok(());
         }
         self.ledger.mark_gone(cx, channel, segment).await.map_err(SftlError::Ledger)?;
         Err(SftlError::Gone { channel, segment })
+    }
+
+    /// The segment is as it was before the trim.
+    fn give_up_trim(
+        &self,
+        cx: &Cx,
+        (channel, segment): (u32, u32),
+        why: SftlError,
+    ) -> SftlError {
+        self.map.lock().segment_mut(channel, segment).phase = Phase::Usable;
+        self.changed.wake(cx);
+        why
     }
 
     /// A chunk that could not be erased: where the device does not know that it is bad, the ledger has to.
