@@ -1037,7 +1037,8 @@ LUNs is recovered, with its data and its settings (others are refused); where th
 With -f whatever is there is given up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
 Types: pblk (host FTL), qblk (the same with a ring per core and a pool per channel), pftl (block SSD; the
 whole drive), slc-tlc (SSD with an SLC buffer and a journal region; the whole drive, which needs SLC mode),
-sftl (flash blocks under fixed names, for file systems that know the flash; the whole drive), raw (vector I/O on the PUs).")]
+sftl (flash blocks under fixed names, for file systems that know the flash; the whole drive),
+raw (vector I/O on the PUs).")]
     Create(LnvmCreate),
     /// Remove a target; its data stays on the LUNs until something else is created there
     #[command(after_help = "\

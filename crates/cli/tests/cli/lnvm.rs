@@ -307,7 +307,7 @@ fn looking_writes_nothing() {
     says(
         &info,
         &[
-            "5 target type(s) registered.",
+            "6 target type(s) registered.",
             "Type\tVersion",
             "rate_limiter",
             "write_luns",

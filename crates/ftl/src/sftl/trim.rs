@@ -135,12 +135,7 @@ impl Sftl {
     }
 
     /// The segment is as it was before the trim.
-    fn give_up_trim(
-        &self,
-        cx: &Cx,
-        (channel, segment): (u32, u32),
-        why: SftlError,
-    ) -> SftlError {
+    fn give_up_trim(&self, cx: &Cx, (channel, segment): (u32, u32), why: SftlError) -> SftlError {
         self.map.lock().segment_mut(channel, segment).phase = Phase::Usable;
         self.changed.wake(cx);
         why

@@ -692,3 +692,50 @@ fn an_image_keeps_what_was_flushed_and_a_full_disk_harms_nothing() {
         holds(&ftl, &cx, A, 1, 8).await;
     });
 }
+
+/// On real threads each core has a channel of its own, and both the page-mapped region.
+#[test]
+fn real_threads_share_it() {
+    let options = SsdOptions { timing: false, ..SsdOptions::default() };
+    let ssd = Ssd::new(&plain(), options).expect("a device");
+    let slot: Arc<std::sync::Mutex<Option<Arc<Sftl>>>> = Arc::default();
+    let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    Threads::new(2, 1).run(|cx| {
+        let (device, slot, done) = (ssd.clone(), slot.clone(), done.clone());
+        async move {
+            if cx.core().0 == 0 {
+                let made = Sftl::create(&cx, device, SftlConfig::default()).await;
+                *slot.lock().expect("nobody panics") = Some(made.expect("a new one"));
+            }
+            let ftl = loop {
+                let made = slot.lock().expect("nobody panics").clone();
+                if let Some(ftl) = made {
+                    break ftl;
+                }
+                cx.yield_now().await;
+            };
+            let (channel, full) = (cx.core().0, ftl.info().segment_sectors);
+            for life in 0..40 {
+                let at = (channel, life as u32 % ftl.info().segments);
+                put(&ftl, &cx, at, life, 4).await.expect("an append");
+                put(&ftl, &cx, at, life, full - 4).await.expect("an append");
+                holds(&ftl, &cx, at, life, full).await;
+                let lba = u64::from(channel) * 16 + life % 16;
+                let bytes = content(lba, life, 8);
+                let write = Io::write(Lba::new(lba), 1, life % 4 == 0, &bytes);
+                ftl.meta().start(&cx, write).await.expect("a write");
+                ftl.trim(&cx, at.0, at.1).await.expect("a trim");
+            }
+            done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            while done.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+                cx.yield_now().await;
+            }
+            if channel == 0 {
+                ftl.walk().expect("its tables agree");
+                let layer: Arc<dyn Layer> = ftl;
+                layer.stop(&cx, flashlane_ftl::layer::Stop::Quiet).await.expect("it stops");
+            }
+        }
+    });
+    assert_eq!(ssd.counters().violations, 0, "{:?}", ssd.violations().first());
+}
