@@ -127,7 +127,14 @@ impl Sftl {
                 map.segment(channel, segment).is_none_or(|s| !s.is_flying(0, end))
             };
             self.changed.wait(cx, landed).await;
-            Ok(self.write_pointer(channel, segment))
+            let map = self.map.lock();
+            match map.segment(channel, segment) {
+                Some(s) if s.failed && self.info.pair_sectors > 0 => {
+                    Err(SftlError::Failed { channel, segment })
+                }
+                Some(s) => Ok(s.pointer()),
+                None => Ok(0),
+            }
         }
     }
 
