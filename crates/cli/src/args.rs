@@ -248,7 +248,7 @@ pub(crate) struct What {
     pub(crate) file: Option<PathBuf>,
     #[arg(long, value_name = "PRESET", help = device_help())]
     device: Option<String>,
-    /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk`, `pftl` (block SSD) or `slc-tlc`; may be
+    /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk`, `pftl` (block SSD), `slc-tlc` or `sftl`; may be
     /// repeated; a job file or a trace runs on `pblk` without it; of an experiment whose workloads name
     /// their targets it runs what the first one is a part of
     #[arg(long, value_name = "TARGET")]
@@ -1036,7 +1036,9 @@ A LUN is counted over all channels: channel x LUNs per channel + LUN. Without -f
 LUNs is recovered, with its data and its settings (others are refused); where there is none, one is made.
 With -f whatever is there is given up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
 Types: pblk (host FTL), qblk (the same with a ring per core and a pool per channel), pftl (block SSD; the
-whole drive), slc-tlc (SSD with an SLC buffer and a journal region; the whole drive, which needs SLC mode), raw (vector I/O on the PUs).")]
+whole drive), slc-tlc (SSD with an SLC buffer and a journal region; the whole drive, which needs SLC mode),
+sftl (flash blocks under fixed names, for file systems that know the flash; the whole drive),
+raw (vector I/O on the PUs).")]
     Create(LnvmCreate),
     /// Remove a target; its data stays on the LUNs until something else is created there
     #[command(after_help = "\
@@ -1226,7 +1228,7 @@ pub(crate) struct LnvmCreate {
     /// Name of the target
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: String,
-    /// Type: `pblk`, `qblk`, `pftl`, `slc-tlc` or `raw`
+    /// Type: `pblk`, `qblk`, `pftl`, `slc-tlc`, `sftl` or `raw`
     #[arg(short = 't', long, value_name = "TYPE")]
     pub(crate) target_type: TargetType,
     /// First LUN; -1 is the drive's first

@@ -8,6 +8,7 @@
 
 use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;
+use crate::sftl::Sftl;
 use crate::stats::{FtlStats, Gauges};
 use flashlane_base::{Location, Ns};
 use flashlane_ocssd::Device;
@@ -32,6 +33,8 @@ pub enum Seam {
     Device(Arc<dyn Device>),
     /// Logical sectors.
     Block(Arc<dyn BlockDev>),
+    /// Flash blocks with fixed names, for a file system that knows the flash.
+    Segments(Arc<Sftl>),
 }
 
 impl Seam {
@@ -42,17 +45,29 @@ impl Seam {
     pub fn device(self) -> Arc<dyn Device> {
         match self {
             Seam::Device(device) => device,
-            Seam::Block(_) => unreachable!("a stack is put together by what its layers need"),
+            _ => unreachable!("a stack is put together by what its layers need"),
         }
     }
 
-    /// The logical sectors that a layer stands on.
+    /// The segments that a file system stands on.
+    ///
+    /// # Panics
+    /// As [`Seam::device`].
+    pub fn segments(self) -> Arc<Sftl> {
+        match self {
+            Seam::Segments(sftl) => sftl,
+            _ => unreachable!("a stack is put together by what its layers need"),
+        }
+    }
+
+    /// The logical sectors that a layer stands on; of segments, their face.
     ///
     /// # Panics
     /// As [`Seam::device`].
     pub fn block(self) -> Arc<dyn BlockDev> {
         match self {
             Seam::Block(block) => block,
+            Seam::Segments(sftl) => sftl.face(),
             Seam::Device(_) => unreachable!("a stack is put together by what its layers need"),
         }
     }
@@ -65,6 +80,20 @@ pub enum Needs {
     Device,
     /// Logical sectors: it stands on another layer.
     Block,
+    /// Segments: it stands on S-FTL.
+    Segments,
+}
+
+impl Needs {
+    /// Whether this seam has what is needed. Segments have a face of logical sectors.
+    pub fn are_met_by(self, seam: &Seam) -> bool {
+        matches!(
+            (self, seam),
+            (Needs::Device, Seam::Device(_))
+                | (Needs::Block, Seam::Block(_) | Seam::Segments(_))
+                | (Needs::Segments, Seam::Segments(_))
+        )
+    }
 }
 
 /// On which side of the host's link a layer works.
@@ -239,6 +268,10 @@ pub trait Kind: Send + Sync {
         found: &Settings,
         pus: u32,
     ) -> Option<(&'static str, String)>;
+    /// Its logical sectors are written in order, segment by segment: not for who writes anywhere.
+    fn in_order(&self) -> bool {
+        false
+    }
     fn lacks(&self, how: MountHow) -> Option<&'static str> {
         match how {
             MountHow { accept_lost: true, .. } => Some("--accept-lost"),

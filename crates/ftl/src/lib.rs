@@ -3,7 +3,8 @@
 //! Owns: the [`block::BlockDev`] seam and the cold side of every layer ([`layer`]), the counters
 //! every layer keeps ([`stats`]), what cores waited for in a host FTL ([`contention`]), the host FTL
 //! engine ([`log`]: pblk, QBLK), the drive's FTL ([`kit`]) and what stands on it (the block SSD,
-//! [`pftl`], and the SLC/TLC SSD, [`slc`]), the host link ([`link`]), a layer that only counts ([`meter`]).
+//! [`pftl`], and the SLC/TLC SSD, [`slc`]), the simplified FTL of ParaFS ([`sftl`]), the host link
+//! ([`link`]), a layer that only counts ([`meter`]).
 //! Promises: no layer breaks a rule of the medium. Never: knows exports, file systems or files.
 //!
 //! Start reading at [`block`], then [`log`].
@@ -16,5 +17,6 @@ pub mod link;
 pub mod log;
 pub mod meter;
 pub mod pftl;
+pub mod sftl;
 pub mod slc;
 pub mod stats;

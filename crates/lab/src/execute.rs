@@ -45,6 +45,12 @@ pub enum ExecuteError {
     Run { target: String, source: Box<RunError> },
     #[error("target `{target}`: {source}")]
     Raw { target: String, source: Box<RawError> },
+    /// Workloads write anywhere.
+    #[error(
+        "target `{target}` is written in order, segment by segment, and workloads are not: put a file \
+         system on it, or use another type"
+    )]
+    InOrder { target: String },
     /// The prepared device of a target can't be kept, or can't be used.
     #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
     Shelf {
@@ -378,6 +384,9 @@ pub fn execute(
     let How { clock, observe, shelf, record, metrics } = how;
     if let Some(raw) = experiment.targets.iter().find(|t| record.is_some() && t.stack.is_raw()) {
         return Err(ExecuteError::RecordRaw { target: raw.name.clone() });
+    }
+    if let Some(target) = experiment.targets.iter().find(|t| t.stack.in_order()) {
+        return Err(ExecuteError::InOrder { target: target.name.clone() });
     }
     if let (Some(_), Some(target)) = (metrics, experiment.targets.first()) {
         let why = match (clock, target.stack.is_raw()) {

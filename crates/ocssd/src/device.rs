@@ -229,6 +229,8 @@ pub struct Traits {
     pub buffered: bool,
     /// Chunks can be reset to SLC mode ([`Flags::cell`]), and are like this then.
     pub slc: Option<SlcMode>,
+    /// An open chunk can be reset; elsewhere it has to be filled first.
+    pub reset_open: bool,
     /// Typical (read, program, erase) time of one unit, for planning.
     pub typical: (Ns, Ns, Ns),
 }

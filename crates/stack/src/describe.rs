@@ -3,7 +3,7 @@
 //! Owns: [`Description`] and its parts. Promises: it is all that decides about a stack, whoever made
 //! it: an experiment, a drive's table of targets, a test. Never: is made into text to be read again.
 
-use flashlane_ftl::layer::{Kind, Settings};
+use flashlane_ftl::layer::{Kind, Needs, Settings};
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, DeviceSpec, Partition, Ssd, SsdOptions};
 use std::sync::Arc;
@@ -62,6 +62,14 @@ impl Description {
     /// Whether there are no layers.
     pub fn is_raw(&self) -> bool {
         self.layers.is_empty()
+    }
+
+    /// Its logical sectors are written in order: who writes anywhere is refused. Filters change nothing of
+    /// that.
+    pub fn in_order(&self) -> bool {
+        let mut lowest_first = self.layers.iter();
+        let places = lowest_first.rfind(|layer| layer.kind.stands().on != Needs::Block);
+        places.is_some_and(|layer| layer.kind.in_order())
     }
 
     /// What it is called in a report: by its lowest layer, and what stands on that.

@@ -9,7 +9,7 @@ use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
 use flashlane_ftl::layer::{
-    Counted, Find, Layer, LayerError, Needs, Refusal, Saved, Seam, Side, Stands, Stop,
+    Counted, Find, Layer, LayerError, Refusal, Saved, Seam, Side, Stands, Stop,
 };
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::stats::{FtlStats, Gauges};
@@ -50,6 +50,10 @@ pub fn behind_link(seam: Seam, link: Option<&LinkSpec>) -> Seam {
             Seam::Device(Arc::new(LinkedDevice::new(device, link)))
         }
         (Seam::Block(block), Some(link)) => Seam::Block(Arc::new(LinkedBlock::new(block, link))),
+        (Seam::Segments(sftl), Some(link)) => {
+            sftl.behind_link(link);
+            Seam::Segments(sftl)
+        }
     }
 }
 
@@ -69,11 +73,7 @@ pub async fn raise(
     let mut seam = Seam::Device(device);
     for (at, LayerSpec { kind, settings }) in specs.iter().enumerate() {
         let Stands { on, side, .. } = kind.stands();
-        let fits = matches!(
-            (on, &seam),
-            (Needs::Device, Seam::Device(_)) | (Needs::Block, Seam::Block(_))
-        );
-        if !fits {
+        if !on.are_met_by(&seam) {
             let _ = Layers { all, top: seam }.stop(cx, Stop::Clean).await;
             let why = format!("`{}` can't stand on what is below it", kind.name());
             return Err(LayerError::create(Refusal::Settings, why));

@@ -128,6 +128,13 @@ fn own(target: &Target) -> Result<Own> {
             target.name
         );
     }
+    if target.stack.in_order() {
+        bail!(
+            "target `{}` is written in order, segment by segment, and a torture writes anywhere: put \
+             a file system on it, or use another type",
+            target.name
+        );
+    }
     let geometry = target.stack.device.spec.geometry();
     let (sectors, chunks) = (geometry.sectors(), geometry.chunks_per_pu as u64);
     if sectors > SECTORS_MAX {

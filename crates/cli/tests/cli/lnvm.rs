@@ -307,7 +307,7 @@ fn looking_writes_nothing() {
     says(
         &info,
         &[
-            "5 target type(s) registered.",
+            "6 target type(s) registered.",
             "Type\tVersion",
             "rate_limiter",
             "write_luns",
@@ -486,7 +486,7 @@ fn every_type_of_target_is_shown() {
     let info = h.run("lnvm info a.img").good().out;
     let json = h.run("lnvm info a.img --json -").good().json();
     let types = json["types"].as_array().expect("a list");
-    let says = ["raw, pblk, qblk, pftl, slc-tlc"];
+    let says = ["raw, pblk, qblk, pftl, slc-tlc, sftl"];
     h.run("lnvm create a.img -n x -t pblck").refused(2, &says);
     for name in kinds::target_names() {
         assert!(table.contains(name), "{name} is not in the cookbook's table:\n{table}");

@@ -9,7 +9,8 @@ use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
 use super::map;
-use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, unit_of};
+use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, SPARE_LINES_MIN, unit_of};
+use super::sync;
 use super::tier::{BUFFER, JOURNAL, TierConfig};
 use crate::layer::{Kind, Settings};
 use std::ops::Range;
@@ -98,7 +99,10 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn of(device: &dyn Device, config: DriveConfig) -> Result<Frame, CreateError> {
-        let (geo, traits) = (device.geometry(), device.traits());
+        Frame::on(device.geometry(), device.traits(), config)
+    }
+
+    fn on(geo: &Geometry, traits: &Traits, config: DriveConfig) -> Result<Frame, CreateError> {
         let config = config.on(geo, traits);
         if geo.sectors() > map::PHYSICAL_MAX {
             return Err(CreateError::TooLarge { sectors: geo.sectors(), max: map::PHYSICAL_MAX });
@@ -134,6 +138,38 @@ impl DriveConfig {
             }
         }
         self
+    }
+}
+
+/// What the spare of a drive's FTL without capacitors depends on, in sectors.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Sectors of a line over all PUs.
+    pub(crate) line: u64,
+    /// Needed whatever its size.
+    pub(crate) fixed: u64,
+    /// Needed besides for each of its lines.
+    pub(crate) per_line: u64,
+}
+
+impl Need {
+    /// Of one region over all PUs of `device`, on however many of its chunks.
+    pub(crate) fn of(device: &dyn Device, config: DriveConfig) -> Result<Need, CreateError> {
+        // Any number that will do: what is looked at does not depend on it.
+        let geo = Geometry { chunks_per_pu: 64, ..*device.geometry() };
+        let Frame { plan, sizes, .. } = Frame::on(&geo, device.traits(), config)?;
+        let (layout, main) = (&plan.layout, plan.layout.main());
+        let line = main.line_sectors as u64;
+        Ok(Need {
+            line,
+            fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes) as u64,
+            per_line: sync::spare_for_padding(layout) / main.lines.len() as u64,
+        })
+    }
+
+    /// Of so many lines.
+    pub(crate) fn lines(&self, lines: u32) -> u64 {
+        self.fixed + self.per_line * u64::from(lines)
     }
 }
 

@@ -63,8 +63,10 @@ use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::sync::Arc;
 
+pub(crate) use create::Need;
 pub use create::{CreateError, DriveConfig};
 pub use dump::Dump;
+pub(crate) use read::content_crc;
 pub use recover::{MountError, Recovery};
 pub use stats::{DriveStats, INVALID_CLASSES};
 pub use tier::{TierConfig, TierStats};

@@ -19,7 +19,7 @@ use crate::log::format::Oob;
 
 /// CRC of a sector's content, of 4096 bytes or of the 8 that the `stamps` store keeps.
 #[inline]
-pub(super) fn content_crc(content: &[u8]) -> u32 {
+pub(crate) fn content_crc(content: &[u8]) -> u32 {
     match <[u8; 8]>::try_from(content) {
         Ok(word) => Oob::content_crc_word(u64::from_le_bytes(word)),
         Err(_) => Oob::content_crc(content),

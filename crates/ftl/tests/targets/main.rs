@@ -13,5 +13,6 @@ mod pftl;
 mod pftl_speed;
 mod prelude;
 mod qblk;
+mod sftl;
 mod slc;
 mod story;

@@ -349,7 +349,7 @@ async fn create(
 }
 
 /// Runs `work`, until the power goes off.
-async fn until_off<T>(cx: &Cx, face: &Face, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn until_off<T>(cx: &Cx, face: &Face, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     let off = || face.off_at();
     let mut stopped = pin!(face.stopped.wait(cx, || off().is_some()));

@@ -10,7 +10,7 @@
 //! [device]
 //! preset = "peers-16g"        # or spec = "my-device.toml"; tables override: [device.geometry] ...
 //! [[target]]
-//! kind = "pblk"               # pblk, qblk, pftl, slc-tlc or raw
+//! kind = "pblk"               # pblk, qblk, pftl, slc-tlc, sftl or raw
 //! active_pus = 4             # and, of its own, what [run] says of the host, device, pus
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...

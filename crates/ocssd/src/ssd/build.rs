@@ -142,6 +142,7 @@ fn traits(spec: &DeviceSpec, options: &SsdOptions) -> Traits {
         volatile: options.store == StoreKind::File,
         buffered: spec.limits.write_buffer.is_some() && !spec.limits.capacitors,
         slc: spec.slc_mode(),
+        reset_open: spec.limits.reset_open,
         typical: if zero { Default::default() } else { typical },
     }
 }

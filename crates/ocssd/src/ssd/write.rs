@@ -102,6 +102,12 @@ impl Ssd {
                 // What follows would be out of order, which is not the caller's doing.
                 return self.host_failed(cmd, piece.first..run.addresses().end);
             }
+            if chan.dead[run.die as usize] && done < run.n {
+                // Nor is it here: the die took nothing of this command.
+                let rest = run.piece(done, run.n - done);
+                rest.addresses().for_each(|i| cmd.fail(i, Status::WriteFault));
+                break;
+            }
         }
         self.queue_units(chan, cmd, &mut row, job);
     }

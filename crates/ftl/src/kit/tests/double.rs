@@ -72,6 +72,7 @@ impl Double {
                 volatile: false,
                 buffered: false,
                 slc: None,
+                reset_open: true,
                 typical: (Ns::ZERO, Ns::ZERO, Ns::ZERO),
             },
             times,
