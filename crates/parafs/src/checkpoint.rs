@@ -11,7 +11,7 @@
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Batch, NAT_JOURNAL, NatSector, Nid, Owner, Pack, SECTOR, SIT_JOURNAL, SitSector,
+    Batch, NAT_JOURNAL, NatSector, Nid, Owner, Pack, SECTOR, SIT_JOURNAL, SitSector,
 };
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Dirty, is_dir};
@@ -303,9 +303,7 @@ impl Fs {
     async fn write_moment(self: &Arc<Fs>, cx: &Cx, m: &Moment) -> Result<()> {
         // Pages and nodes first, all at once.
         let pages = m.pages.iter().map(|(.., sent)| sent);
-        let sent = pages.chain(m.nodes.iter().map(|(_, sent)| sent));
-        let all: Vec<(Addr, Arc<Vec<u8>>)> = sent.map(|s| (s.addr, s.content.clone())).collect();
-        let results = self.send(cx, all).await;
+        let results = self.send(cx, pages.chain(m.nodes.iter().map(|(_, sent)| sent))).await;
         let mut outcome = Ok(());
         {
             let mut s = self.lock();
@@ -339,14 +337,14 @@ impl Fs {
         let (all, foot) = m.pack.encode();
         self.medium.write_meta(cx, place, &all).await?;
         if !mutant!("parafs.foot-unordered") {
-            self.medium.flush(cx).await?;
+            self.flush(cx).await?;
         }
         let foot_at = place + (all.len() / SECTOR) as u64;
         self.medium.write_meta(cx, foot_at, &foot).await?;
         if mutant!("parafs.checkpoint-unflushed") {
             return Ok(());
         }
-        self.medium.flush(cx).await
+        self.flush(cx).await
     }
 
     /// Trims a segment that a checkpoint has left.

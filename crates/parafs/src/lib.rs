@@ -35,7 +35,7 @@ pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Fs, Options};
 pub use fsck::{Report, check};
-pub use medium::Medium;
+pub use medium::{Flash, Medium};
 pub use mkfs::{Make, mkfs};
 pub use mount::Recovered;
 pub use ops::{Attributes, Change, Entry, Fallocate, New, Rename, Seek, Set, Space};

@@ -1,14 +1,20 @@
 //! What the file system stands on: an in-place region, and segments that are written page by page.
 //!
 //! Owns: [`Medium`]. Promises: one face for a block device, whose first sectors are the in-place
-//! region, and for flash with a simplified FTL; an acknowledged write is durable behind a flush.
-//! Never: decides where something is written.
+//! region, and for flash with a simplified FTL; pages of a segment go out in their order, whoever
+//! writes them; an acknowledged write is durable behind a flush. Never: decides where something is
+//! written.
 
+use crate::LayoutError;
 use crate::error::{FsError, Result};
 use crate::format::{Addr, Layout, SECTOR, Shape};
 use flashlane_base::Lba;
-use flashlane_ftl::block::{BlockDev, BlockError, Io};
-use flashlane_rt::Cx;
+use flashlane_ftl::block::{BlockDev, BlockError, Io, Sectors, SectorsMut};
+use flashlane_ftl::sftl::{SegmentState, Sftl, SftlError};
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The medium below a file system.
@@ -16,6 +22,32 @@ use std::sync::Arc;
 pub enum Medium {
     /// A block device: one region. Its FTL places sectors as it likes.
     Linear(Arc<dyn BlockDev>),
+    /// Flash with a simplified FTL: a region is a channel, a segment a flash block.
+    Flash(Flash),
+}
+
+/// Flash with a simplified FTL.
+#[derive(Clone)]
+pub struct Flash {
+    sftl: Arc<Sftl>,
+    meta: Arc<dyn BlockDev>,
+    shared: Arc<Sent>,
+}
+
+/// What is known of the pages that are on their way.
+#[derive(Default)]
+struct Sent {
+    /// A page went out, or won't.
+    moved: Notify,
+    /// Segments of which a page could not be sent, so that none behind it can.
+    broken: Mutex<BTreeSet<u32>>,
+}
+
+impl From<Arc<Sftl>> for Medium {
+    fn from(sftl: Arc<Sftl>) -> Medium {
+        let meta = sftl.meta();
+        Medium::Flash(Flash { sftl, meta, shared: Arc::default() })
+    }
 }
 
 fn said(e: &BlockError) -> FsError {
@@ -25,16 +57,34 @@ fn said(e: &BlockError) -> FsError {
     }
 }
 
+fn of_flash(e: &SftlError) -> FsError {
+    FsError::Io(e.to_string())
+}
+
 impl Medium {
-    /// Bytes of content of a sector: 4096, or 8 where contents are stamps.
-    pub(crate) fn content_bytes(&self) -> usize {
-        match self {
+    /// Why it can't have a file system, if it can't.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let of = match self {
             Medium::Linear(device) => device.info().content_bytes,
-        }
+            Medium::Flash(flash) => {
+                let info = flash.sftl.info();
+                if info.pair_sectors > 0 {
+                    return Some(
+                        "the flash loses pages with their pairs when the power goes (pair_damage); \
+                         a medium without that is needed",
+                    );
+                }
+                if (1..=crate::format::HEADS).contains(&info.open_segments) {
+                    return Some("the flash allows fewer open blocks of a channel than its heads");
+                }
+                info.content_bytes
+            }
+        };
+        (of != SECTOR).then_some("the medium keeps stamps in place of contents; use another store")
     }
 
-    /// The shape of a block device's file system, with pages of so many sectors and segments of so
-    /// many pages.
+    /// The areas of a file system on it. A block device has pages of so many sectors, and segments of
+    /// so many pages; flash has its own.
     ///
     /// # Errors
     /// It is too small, or the numbers can't be.
@@ -42,11 +92,12 @@ impl Medium {
         &self,
         page_sectors: u32,
         segment_pages: u32,
-    ) -> std::result::Result<Layout, crate::LayoutError> {
+    ) -> std::result::Result<Layout, LayoutError> {
         match self {
             Medium::Linear(device) => {
                 Layout::plan_linear(device.info().capacity, page_sectors, segment_pages)
             }
+            Medium::Flash(flash) => Layout::plan(flash.shape()),
         }
     }
 
@@ -58,21 +109,39 @@ impl Medium {
                 let all = pages.and_then(|sectors| sectors.checked_add(shape.meta_sectors));
                 all.is_some_and(|sectors| sectors <= device.info().capacity)
             }
+            Medium::Flash(flash) => *shape == flash.shape(),
+        }
+    }
+
+    /// How many pages of a segment were written, where the medium knows: of a block device it does
+    /// not.
+    pub(crate) fn written(&self, layout: &Layout, segment: u32) -> Option<Written> {
+        let Medium::Flash(flash) = self else { return None };
+        let (channel, block) = place(layout, segment);
+        Some(match flash.sftl.state(channel, block) {
+            SegmentState::Gone => Written::Gone,
+            _ => {
+                let sectors = flash.sftl.write_pointer(channel, block);
+                Written::Pages(sectors.div_ceil(layout.shape.page_sectors))
+            }
+        })
+    }
+
+    fn meta(&self) -> &dyn BlockDev {
+        match self {
+            Medium::Linear(device) => &**device,
+            Medium::Flash(flash) => &*flash.meta,
         }
     }
 
     /// Reads sectors of the in-place region.
     pub(crate) async fn read_meta(&self, cx: &Cx, at: u64, into: &mut [u8]) -> Result<()> {
-        match self {
-            Medium::Linear(device) => read(cx, &**device, at, into).await,
-        }
+        read(cx, self.meta(), at, into).await
     }
 
     /// Writes sectors of the in-place region. Each is written whole or not at all.
     pub(crate) async fn write_meta(&self, cx: &Cx, at: u64, content: &[u8]) -> Result<()> {
-        match self {
-            Medium::Linear(device) => write(cx, &**device, at, content).await,
-        }
+        write(cx, self.meta(), at, content).await
     }
 
     /// Reads a page of the log.
@@ -85,6 +154,7 @@ impl Medium {
     ) -> Result<()> {
         match self {
             Medium::Linear(device) => read(cx, &**device, sector_of(layout, addr), into).await,
+            Medium::Flash(flash) => flash.read(cx, layout, addr, into).await,
         }
     }
 
@@ -98,10 +168,11 @@ impl Medium {
     ) -> Result<()> {
         match self {
             Medium::Linear(device) => write(cx, &**device, sector_of(layout, addr), content).await,
+            Medium::Flash(flash) => flash.write(cx, layout, addr, content).await,
         }
     }
 
-    /// Says that a segment's content is not needed any more.
+    /// Says that a segment's content is not needed any more; on flash it is erased then.
     pub(crate) async fn trim(&self, cx: &Cx, layout: &Layout, segment: u32) -> Result<()> {
         match self {
             Medium::Linear(device) => {
@@ -109,14 +180,86 @@ impl Medium {
                 let sectors = layout.shape.segment_pages * layout.shape.page_sectors;
                 device.start(cx, Io::discard(first, sectors)).await.map_err(|e| said(&e))
             }
+            Medium::Flash(flash) => flash.trim(cx, layout, segment).await,
         }
     }
 
     /// Makes everything durable that was acknowledged.
     pub(crate) async fn flush(&self, cx: &Cx) -> Result<()> {
-        match self {
-            Medium::Linear(device) => device.start(cx, Io::flush()).await.map_err(|e| said(&e)),
+        if let Medium::Flash(flash) = self
+            && !flash.sftl.flush(cx).await
+        {
+            return Err(FsError::ReadOnly("the host could not keep what was written".into()));
         }
+        self.meta().start(cx, Io::flush()).await.map_err(|e| said(&e))
+    }
+}
+
+/// What was written to a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    Pages(u32),
+    /// The medium has no block for it any more.
+    Gone,
+}
+
+/// Channel of a segment, and its number there.
+fn place(layout: &Layout, segment: u32) -> (u32, u32) {
+    (layout.region_of(segment), segment % layout.shape.region_segments)
+}
+
+impl Flash {
+    fn shape(&self) -> Shape {
+        let info = self.sftl.info();
+        Shape {
+            regions: info.channels,
+            region_segments: info.segments,
+            segment_pages: info.segment_sectors / info.page_sectors,
+            page_sectors: info.page_sectors,
+            meta_sectors: self.meta.info().capacity,
+        }
+    }
+
+    async fn read(&self, cx: &Cx, layout: &Layout, addr: Addr, into: &mut [u8]) -> Result<()> {
+        let (segment, page) = layout.segment_of(addr);
+        let (channel, block) = place(layout, segment);
+        let first = page * layout.shape.page_sectors;
+        let read = self.sftl.read(cx, channel, block, first, SectorsMut::One(into), true);
+        read.await.map_err(|e| of_flash(&e))
+    }
+
+    /// Flash is written in order: a page waits for those before it, which others send.
+    async fn write(&self, cx: &Cx, layout: &Layout, addr: Addr, content: &[u8]) -> Result<()> {
+        let (segment, page) = layout.segment_of(addr);
+        let (channel, block) = place(layout, segment);
+        let first = page * layout.shape.page_sectors;
+        let (sftl, sent) = (&*self.sftl, &*self.shared);
+        let ready = || {
+            sftl.write_pointer(channel, block) >= first
+                || sftl.state(channel, block) == SegmentState::Failed
+                || sent.broken.lock().contains(&segment)
+        };
+        sent.moved.wait(cx, ready).await;
+        if sftl.write_pointer(channel, block) != first {
+            sent.moved.wake(cx);
+            return Err(FsError::Io(format!("segment {segment} takes no more pages")));
+        }
+        let content = Sectors::One(content);
+        let append = sftl.append(cx, channel, block, first, content, Cause::User, true);
+        sent.moved.wake(cx);
+        let done = append.await;
+        if done.is_err() {
+            sent.broken.lock().insert(segment);
+            sent.moved.wake(cx);
+        }
+        done.map_err(|e| of_flash(&e))
+    }
+
+    async fn trim(&self, cx: &Cx, layout: &Layout, segment: u32) -> Result<()> {
+        let (channel, block) = place(layout, segment);
+        self.sftl.trim(cx, channel, block).await.map_err(|e| of_flash(&e))?;
+        self.shared.broken.lock().remove(&segment);
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use crate::format::{
     Superblock, Time,
 };
 use crate::fs::{Fs, Options};
-use crate::medium::Medium;
+use crate::medium::{Medium, Written};
 use crate::mount;
 use crate::nat::Nat;
 use crate::segments::Segments;
@@ -41,11 +41,32 @@ fn reserved(layout: &Layout) -> u32 {
 /// Sectors of a table in one request.
 const RUN: usize = 256;
 
-/// Writes an empty file system.
+/// Erases what was written before, on a medium that knows.
+async fn erase(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<()> {
+    let old = |segment: &u32| matches!(medium.written(layout, *segment), Some(Written::Pages(1..)));
+    let segments: Vec<u32> = (0..layout.shape.segments()).filter(old).collect();
+    for piece in segments.chunks(RUN) {
+        let trim = |segment: &u32| {
+            let (medium, layout, theirs, segment) = (medium.clone(), *layout, cx.clone(), *segment);
+            cx.spawn_join(async move { medium.trim(&theirs, &layout, segment).await })
+        };
+        let trims: Vec<_> = piece.iter().map(trim).collect();
+        for trim in trims {
+            // One that can't be erased is gone, and is not used.
+            let _ = trim.await;
+        }
+    }
+    Ok(())
+}
+
+/// Writes an empty file system. What was there is gone.
 ///
 /// # Errors
 /// The medium is too small, or did not take it.
 pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Time) -> Result<()> {
+    if let Some(why) = medium.refusal() {
+        return Err(FsError::Invalid(why));
+    }
     if !medium.has(&layout.shape) {
         return Err(FsError::Invalid("a layout that is larger than the medium"));
     }
@@ -59,12 +80,13 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         uuid: make.uuid,
         label: make.label.clone(),
         reserved_segments,
-        content_bytes: medium.content_bytes() as u32,
+        content_bytes: SECTOR as u32,
         space: 0,
     };
     // What was there is none from here on.
     medium.write_meta(cx, 0, &vec![0; 2 * SECTOR]).await?;
     medium.flush(cx).await?;
+    erase(cx, &medium, &layout).await?;
     let packs = layout.packs[0]..layout.packs[1] + layout.pack_sectors + layout.window_sectors;
     for at in packs {
         medium.write_meta(cx, at, &[0; SECTOR]).await?;
@@ -89,7 +111,9 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium.write_meta(cx, layout.nat_at(sector, false), &bytes).await?;
         sector += run;
     }
-    let mut state = State::new(&sb, Segments::new(layout), Nat::new(&layout, Vec::new()));
+    let mut segments = Segments::new(layout);
+    segments.compare(|segment| medium.written(&layout, segment));
+    let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());
     let root = Inode {
         mode: 0o040_755,

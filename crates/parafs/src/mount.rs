@@ -132,11 +132,15 @@ impl Fs {
             cache_nodes: options.cache_nodes.max(2 * AT_A_TIME),
             ..options
         };
+        if let Some(why) = medium.refusal() {
+            return Err(FsError::Invalid(why));
+        }
         let sb = superblock(cx, &medium).await?;
         let layout = sb.layout;
         let pack = newest_pack(cx, &medium, &layout).await?;
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
         let mut segments = Segments::load(layout, entries, &pack.heads)?;
+        segments.compare(|segment| medium.written(&layout, segment));
         segments.age = pack.age;
         segments.changed = pack.sit.iter().map(|(segment, _)| *segment).collect();
         let mut nat = Nat::new(&layout, pack.nat.clone());

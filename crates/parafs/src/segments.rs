@@ -9,6 +9,7 @@
 
 use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
+use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
 use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
@@ -178,6 +179,36 @@ impl Segments {
             s.heads[at] = Head { open: found.open, next: found.next.iter().copied().collect() };
         }
         Ok(s)
+    }
+
+    /// What the medium says of its segments: those that were written to and hold nothing are erased
+    /// before they are used, and a head goes on only where it stopped.
+    pub(crate) fn compare(&mut self, written: impl Fn(u32) -> Option<Written>) {
+        for segment in 0..self.all.len() as u32 {
+            let used = self.all[segment as usize].used;
+            match (written(segment), used) {
+                (Some(Written::Gone), _) if self.all[segment as usize].valid == 0 => {
+                    self.set_used(segment, Use::Dead);
+                }
+                (Some(Written::Pages(1..)), Use::Free) => self.set_used(segment, Use::Full),
+                _ => {}
+            }
+        }
+        for head in 0..self.heads.len() {
+            if let Some((segment, page)) = self.heads[head].open
+                && written(segment).is_some_and(|found| found != Written::Pages(page))
+            {
+                self.close(head);
+            }
+            let next = std::mem::take(&mut self.heads[head].next);
+            for segment in next {
+                match written(segment) {
+                    None | Some(Written::Pages(0)) => self.heads[head].next.push_back(segment),
+                    Some(Written::Gone) => self.set_used(segment, Use::Dead),
+                    Some(Written::Pages(_)) => self.set_used(segment, Use::Full),
+                }
+            }
+        }
     }
 
     fn set_used(&mut self, segment: u32, used: Use) {

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) along: BTreeSet<(Nid, u64)>,
     /// Files that no checkpoint has seen.
     pub(crate) young: BTreeSet<Nid>,
+    /// Files with pages that may not be durable yet, and when the last one was written.
+    pub(crate) unflushed: BTreeMap<Nid, u64>,
     /// Files whose nodes are on their way to the medium for an fsync.
     pub(crate) syncing: BTreeSet<Nid>,
     /// The last checkpoint.
@@ -139,6 +141,7 @@ impl State {
             bound: BTreeSet::new(),
             along: BTreeSet::new(),
             young: BTreeSet::new(),
+            unflushed: BTreeMap::new(),
             syncing: BTreeSet::new(),
             version: 0,
             nat_copies: vec![0; (layout.nat_sectors as usize).div_ceil(8)],

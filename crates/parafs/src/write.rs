@@ -16,7 +16,7 @@ use crate::nodes::{Dirty, is_dir, is_file};
 use crate::segments::Heat;
 use crate::state::{State, Step};
 use flashlane_base::mutant;
-use flashlane_rt::Cx;
+use flashlane_rt::{Cx, Join};
 use std::sync::Arc;
 
 /// Pages of a file whose writes are under way at a time.
@@ -75,6 +75,8 @@ impl State {
         self.set_addr(ino, index, addr)?;
         self.unname_written(before);
         self.segments.publish(addr);
+        let now = self.tick();
+        self.unflushed.insert(ino, now);
         self.pages.end(ino, index, write.is, true);
         Ok(())
     }
@@ -181,19 +183,20 @@ impl State {
 }
 
 impl Fs {
+    /// Begins to write a page.
+    fn begin_send(self: &Arc<Fs>, cx: &Cx, sent: &Sent) -> Join<Result<()>> {
+        let (fs, theirs, addr, content) =
+            (self.clone(), cx.clone(), sent.addr, sent.content.clone());
+        cx.spawn_join(async move { fs.medium.write(&theirs, &fs.sb.layout, addr, &content).await })
+    }
+
     /// Writes pages and waits for all of them: whether each was written.
     pub(crate) async fn send(
         self: &Arc<Fs>,
         cx: &Cx,
-        pages: Vec<(Addr, Arc<Vec<u8>>)>,
+        pages: impl Iterator<Item = &Sent>,
     ) -> Vec<Result<()>> {
-        let mut writes = Vec::with_capacity(pages.len());
-        for (addr, content) in pages {
-            let (fs, theirs) = (self.clone(), cx.clone());
-            writes.push(cx.spawn_join(async move {
-                fs.medium.write(&theirs, &fs.sb.layout, addr, &content).await
-            }));
-        }
+        let writes: Vec<_> = pages.map(|sent| self.begin_send(cx, sent)).collect();
         let mut all = Vec::with_capacity(writes.len());
         for write in writes {
             all.push(write.await);
@@ -214,17 +217,17 @@ impl Fs {
             let mut writes = Vec::new();
             for index in piece {
                 match self.with(cx, |s| s.begin_write(ino, *index, cold)).await {
-                    Ok(Some(write)) => writes.push(write),
+                    // It is sent before anything else is waited for: others may wait for it.
+                    Ok(Some(write)) => writes.push((self.begin_send(cx, &write.sent), write)),
                     Ok(None) => {}
                     // The file was deleted meanwhile.
                     Err(FsError::Stale) => {}
                     Err(e) => outcome = Err(e),
                 }
             }
-            let pages = writes.iter().map(|w| (w.sent.addr, w.sent.content.clone())).collect();
-            let sent = self.send(cx, pages).await;
-            for (write, result) in writes.iter().zip(sent) {
-                let ended = self.with(cx, |s| s.end_write(ino, write, result.is_ok())).await;
+            for (sent, write) in writes {
+                let result = sent.await;
+                let ended = self.with(cx, |s| s.end_write(ino, &write, result.is_ok())).await;
                 outcome = outcome.and(result).and(ended);
             }
             self.changed.wake(cx);
@@ -269,6 +272,14 @@ impl Fs {
         }
     }
 
+    /// Makes everything durable that was acknowledged.
+    pub(crate) async fn flush(&self, cx: &Cx) -> Result<()> {
+        let since = self.lock().tick();
+        self.medium.flush(cx).await?;
+        self.lock().unflushed.retain(|_, written| *written > since);
+        Ok(())
+    }
+
     /// Makes a file durable: its content, and all else about it unless `data_only` leaves its times.
     ///
     /// # Errors
@@ -281,6 +292,12 @@ impl Fs {
         }
         let mut tries = 0;
         loop {
+            // Nodes must not be there before the pages that they name, or these would be lost, and
+            // older ones with them.
+            if self.lock().unflushed.contains_key(&ino) && !mutant!("parafs.fsync-unordered") {
+                self.flush(cx).await?;
+                continue;
+            }
             let free = || {
                 let s = self.lock();
                 !s.checkpointing && !s.syncing.contains(&ino)
@@ -288,7 +305,9 @@ impl Fs {
             self.changed.wait(cx, free).await;
             let begun = self
                 .with(cx, |s| {
-                    if s.checkpointing || s.syncing.contains(&ino) {
+                    let late = s.unflushed.contains_key(&ino);
+                    let late = late && !mutant!("parafs.fsync-unordered");
+                    if s.checkpointing || s.syncing.contains(&ino) || late {
                         return Ok(None);
                     }
                     if s.is_bound(ino)? {
@@ -304,8 +323,7 @@ impl Fs {
                 Some(None) => return self.checkpoint(cx).await,
                 Some(Some(batch)) => batch,
             };
-            let sent = batch.iter().map(|(_, s)| (s.addr, s.content.clone())).collect();
-            let results = self.send(cx, sent).await;
+            let results = self.send(cx, batch.iter().map(|(_, sent)| sent)).await;
             let mut outcome = Ok(());
             {
                 let mut s = self.lock();
@@ -321,7 +339,7 @@ impl Fs {
                 }
             }
             if outcome.is_ok() && !mutant!("parafs.fsync-unflushed") {
-                outcome = self.medium.flush(cx).await;
+                outcome = self.flush(cx).await;
             }
             self.lock().syncing.remove(&ino);
             self.changed.wake(cx);

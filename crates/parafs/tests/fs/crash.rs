@@ -6,12 +6,11 @@
 //! whose fsync came later (each under the name that it had); each page of a file, and its size, is
 //! one of those since its last fsync.
 
-use super::world::{DIR, FILE, make, new, now, ram, run, seeds, small, sound};
+use super::world::{DIR, FILE, Store, make_on, new, now, ram, run, seeds, small, sound_on};
 use flashlane_base::{Ns, Rng};
-use flashlane_parafs::{Fs, FsError, Medium, ROOT, Recovered, Rename};
+use flashlane_parafs::{Fs, FsError, ROOT, Recovered, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_testkit::{Keep, Ram};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,10 +78,13 @@ impl Versions {
             // Room that is kept before the content comes is zeros.
             let zeros = is[..length].iter().all(|b| *b == 0) && all.len() > 1;
             if !all.iter().any(&mut of) && !zeros {
-                let differ = |p: &Vec<u8>| (0..length).find(|at| p[*at] != is[*at]).unwrap_or(0);
+                let differ = |p: &Vec<u8>| (0..length).find(|at| p[*at] != is[*at]);
                 let first: Vec<_> =
-                    all.iter().map(differ).map(|at| (at, is[at], all[0][at])).collect();
-                return Err(format!("piece {i} of {} bytes is none of {first:?}", found.len()));
+                    all.iter().map(|p| differ(p).map(|at| (at, is[at], p[at]))).collect();
+                return Err(format!(
+                    "piece {i} of {} bytes is none of {first:?} (place, found, wanted)",
+                    found.len()
+                ));
             }
         }
         Ok(())
@@ -126,6 +128,20 @@ impl Known {
         let mut names = self.names().clone();
         change(&mut names);
         self.moments.push(names);
+    }
+
+    /// A mount has found this: nothing else can come any more.
+    fn is_durable(&mut self, names: Names, contents: BTreeMap<u32, Vec<u8>>) {
+        let there: BTreeSet<u32> = names.values().copied().collect();
+        self.dirs.retain(|ino| there.contains(ino));
+        self.moments = vec![names];
+        self.synced.clear();
+        self.files.clear();
+        for (ino, content) in contents {
+            let mut file = Versions { now: content, ..Versions::new() };
+            file.durable();
+            self.files.insert(ino, file);
+        }
     }
 
     /// All names of now are durable.
@@ -294,6 +310,7 @@ impl Actor {
                 // acknowledged, and only then.
                 let made = fs.create(&cx, dir, name.as_bytes(), &new(mode), t).await;
                 let Ok(made) = made else { return };
+                println!("create {path}: {}", made.ino);
                 let mut k = known.lock();
                 match mode {
                     DIR => drop(k.dirs.insert(made.ino)),
@@ -302,6 +319,7 @@ impl Actor {
                 k.become_names(|names| drop(names.insert(path, made.ino)));
             }
             6..=8 if there.is_some() && !is_dir => {
+                println!("unlink {path}: {there:?}");
                 known.lock().become_names(|names| drop(names.remove(&path)));
                 fs.unlink(&cx, dir, name.as_bytes(), t).await.expect("it is there");
             }
@@ -330,12 +348,14 @@ impl Actor {
                 if fs.space().free < 8 {
                     return;
                 }
+                println!("rename {path} to {to_path}: {from}, {other:?}");
                 known.lock().become_names(|names| Actor::moved(names, &path, &to_path));
                 let (from, to) = ((dir, name.as_bytes()), (to, to_name.as_bytes()));
                 fs.rename(&cx, from, to, Rename::Replace, t).await.expect("it is allowed");
             }
             12 if there.is_none() && fs.space().free > 8 => {
                 let Some((_, ino)) = self.pick(false) else { return };
+                println!("link {path}: {ino}");
                 known.lock().become_names(|names| drop(names.insert(path, ino)));
                 fs.link(&cx, ino, dir, name.as_bytes(), t).await.expect("it is allowed");
             }
@@ -352,6 +372,7 @@ impl Actor {
                 content[at as usize..end].copy_from_slice(&data);
                 known.lock().files.get_mut(&ino).expect("known").becomes(content);
                 let at = at + if at >= HALF as u64 { self.gap } else { 0 };
+                println!("write {ino}: {} bytes from {at}", data.len());
                 let done = fs.write(&cx, ino, at, &data, t).await;
                 self.full(ino, done).await;
             }
@@ -361,6 +382,7 @@ impl Actor {
                 let mut content = known.lock().files[&ino].now.clone();
                 content.resize(size as usize, 0);
                 known.lock().files.get_mut(&ino).expect("known").becomes(content);
+                println!("truncate {ino}: {size}");
                 let done = fs.truncate(&cx, ino, real(size as usize, self.gap), t).await;
                 self.full(ino, done).await;
             }
@@ -375,7 +397,9 @@ impl Actor {
                     }
                     at
                 };
+                println!("fsync {ino}");
                 fs.fsync(&cx, ino, data_only).await.expect("it is written");
+                println!("fsync {ino} done");
                 let mut k = known.lock();
                 for synced in &mut k.synced {
                     // Nothing else has happened meanwhile.
@@ -386,6 +410,7 @@ impl Actor {
                 file.durable();
             }
             22 => {
+                println!("sync");
                 fs.sync(&cx).await.expect("it is written");
                 let mut k = known.lock();
                 k.files.values_mut().for_each(Versions::durable);
@@ -397,6 +422,7 @@ impl Actor {
                 fs.open(&cx, ino).await.expect("it is there");
             }
             _ => {
+                println!("checkpoint");
                 fs.checkpoint(&cx).await.expect("it is written");
                 known.lock().checkpointed();
             }
@@ -434,92 +460,96 @@ struct Seen {
 }
 
 /// A life with several cuts.
-fn life(seed: u64, seen: &mut Seen) {
+fn life(seed: u64, store: &Store, page_sectors: u32, seen: &mut Seen) {
     let mut rng = Rng::stream(seed, "cuts", 0);
-    let device = ram([7, 12][rng.below(2) as usize], seed);
-    let sectors = 1 << rng.below(2);
     // The pages that an inode names itself, and more.
-    let gap = 2000 * 4096 * u64::from(sectors);
+    let gap = 2000 * 4096 * u64::from(page_sectors);
     let share = rng.below(10);
     let known = Arc::new(Mutex::new(Known::default()));
     known.lock().moments.push(Names::new());
-    {
-        let device = device.clone();
-        run(seed, async move |cx| make(&cx, &device, sectors).await);
-    }
-    for cut in 0..6 {
-        let most = [2_000, 20_000, 80_000][rng.below(3) as usize];
+    // Flash takes its time.
+    let slow = if matches!(store, Store::Flash(_)) { 10 } else { 1 };
+    for cut in 0..7 {
+        let most = [2_000, 20_000, 80_000][rng.below(3) as usize] * slow;
         let us = 1 + rng.below(most);
-        let (theirs, device_then) = (known.clone(), device.clone());
-        let clock = Virtual::new(1, seed * 100 + cut, CostTable::zero());
-        let cx = clock.cx();
+        let (theirs, store_then) = (known.clone(), store.clone());
         let run_seed = seed * 100 + cut;
-        let found: Recovered = clock
-            .run(async move {
-                let medium = Medium::Linear(device_then.clone());
-                let mounted = Fs::mount(&cx, medium, small()).await;
-                let (fs, found) = mounted.expect("it is mounted");
-                let (names, contents) = look(&cx, &fs, gap).await;
-                let allowed = theirs.lock().allows(&names, &contents);
-                allowed.unwrap_or_else(|why| panic!("{why}"));
-                // From here on this is what is durable.
-                {
-                    let mut k = theirs.lock();
-                    k.moments = vec![names];
-                    k.synced.clear();
-                    k.files.retain(|ino, _| contents.contains_key(ino));
-                    let there: BTreeSet<u32> = k.names().values().copied().collect();
-                    k.dirs.retain(|ino| there.contains(ino));
-                    for (ino, content) in contents {
-                        let mut file = Versions { now: content, ..Versions::new() };
-                        file.durable();
-                        k.files.insert(ino, file);
-                    }
+        let clock = Virtual::new(1, run_seed, CostTable::zero());
+        let cx = clock.cx();
+        let lived = async move {
+            if cut == 0 {
+                let medium = store_then.create(&cx).await;
+                make_on(&cx, medium.clone(), page_sectors).await;
+                return Recovered::default();
+            }
+            let medium = store_then.medium(&cx).await;
+            let mounted = Fs::mount(&cx, medium, small()).await;
+            let (fs, found) = mounted.expect("it is mounted");
+            let (names, contents) = look(&cx, &fs, gap).await;
+            let allowed = theirs.lock().allows(&names, &contents);
+            allowed.unwrap_or_else(|why| panic!("{why}"));
+            theirs.lock().is_durable(names, contents);
+            let rng = Rng::stream(run_seed, "actor", 0);
+            let known = theirs;
+            let mut actor = Actor { cx: cx.clone(), fs, rng, known, gap, contents: share };
+            cx.spawn(async move {
+                loop {
+                    actor.step().await;
                 }
-                let rng = Rng::stream(run_seed, "actor", 0);
-                let known = theirs;
-                let mut actor = Actor { cx: cx.clone(), fs, rng, known, gap, contents: share };
-                cx.spawn(async move {
-                    loop {
-                        actor.step().await;
-                    }
-                });
-                cx.sleep(Ns::from_us(us)).await;
-                found
-            })
-            .expect("it goes on");
-        drop(clock);
-        let keep = match rng.below(3) {
-            0 => Keep::Oldest,
-            _ => Keep::Drawn(rng.below(u64::MAX)),
+            });
+            cx.sleep(Ns::from_us(us)).await;
+            found
         };
-        device.power_cut(keep);
+        let found: Recovered = clock.run(lived).expect("it goes on");
+        let at = clock.now();
+        drop(clock);
+        println!("cut behind {us} us; it was mounted with {found:?}");
+        store.cut(at, &mut rng);
         seen.cuts += 1;
         seen.batches += found.batches;
         seen.torn += found.torn_batches;
         seen.orphans += found.orphans;
     }
-    let checked: Arc<Ram> = device.clone();
+    let checked = store.clone();
     run(seed, async move |cx| {
-        let medium = Medium::Linear(checked.clone());
-        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        let medium = checked.medium(&cx).await;
+        let (fs, _) = Fs::mount(&cx, medium.clone(), small()).await.expect("it is mounted");
         let (names, contents) = look(&cx, &fs, gap).await;
         let allowed = known.lock().allows(&names, &contents);
         allowed.unwrap_or_else(|why| panic!("{why}"));
         fs.unmount(&cx).await.expect("it is written");
-        sound(&cx, &checked).await;
+        sound_on(&cx, &medium).await;
     });
+}
+
+/// Lives of some seeds; what they have shown.
+fn lives(range: std::ops::Range<u64>, store: impl Fn(u64, &mut Rng) -> (Store, u32)) -> Seen {
+    let mut seen = Seen::default();
+    for seed in seeds(range) {
+        println!("FLASHLANE_SEED={seed}: begins");
+        let (store, page_sectors) = store(seed, &mut Rng::stream(seed, "store", 0));
+        life(seed, &store, page_sectors, &mut seen);
+    }
+    let Seen { cuts, batches, torn, orphans } = seen;
+    println!("{cuts} cuts, {batches} fsyncs found, {torn} cut short, {orphans} orphans");
+    seen
 }
 
 #[test]
 fn what_was_durable_is_there_behind_a_cut() {
-    let mut seen = Seen::default();
-    for seed in seeds(0..300) {
-        println!("FLASHLANE_SEED={seed}: begins");
-        life(seed, &mut seen);
-    }
-    let Seen { cuts, batches, torn, orphans } = seen;
-    println!("{cuts} cuts, {batches} fsyncs found, {torn} cut short, {orphans} orphans");
+    let seen = lives(0..300, |seed, rng| {
+        let mib = [7, 12][rng.below(2) as usize];
+        (Store::Ram(ram(mib, seed)), 1 << rng.below(2))
+    });
     // A run of one seed need not have each.
-    assert!(cuts < 1000 || batches > 100 && torn > 3 && orphans > 3);
+    assert!(seen.cuts < 1000 || seen.batches > 100 && seen.orphans > 3);
+}
+
+#[test]
+fn flash_that_is_cut_has_what_was_durable() {
+    let seen = lives(0..60, |seed, rng| {
+        let channels = 1 + rng.below(3) as u32;
+        (Store::flash(channels, 192 / channels + 20, "", seed), 2)
+    });
+    assert!(seen.cuts < 300 || seen.batches > 20 && seen.orphans > 3);
 }

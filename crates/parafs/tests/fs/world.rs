@@ -1,9 +1,11 @@
 //! A file system on a device in memory, in virtual time.
 
-use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_base::{Ns, Rng, SECTOR_BYTES};
+use flashlane_ftl::sftl::{Sftl, SftlConfig};
+use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{Attributes, Fs, Make, Medium, New, Options, Report, Time, check, mkfs};
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_testkit::Ram;
+use flashlane_testkit::{Keep, Ram};
 use std::future::Future;
 use std::sync::Arc;
 
@@ -35,9 +37,82 @@ pub(crate) fn small() -> Options {
     Options { cache_pages: 64, cache_nodes: 64, dirty_pages: 48, dirty_nodes: 48 }
 }
 
+/// What a file system lies on over several lives.
+#[derive(Clone)]
+pub(crate) enum Store {
+    Ram(Arc<Ram>),
+    /// Flash, and S-FTL on it.
+    Flash(Arc<Ssd>),
+}
+
+impl Store {
+    /// A small device of so many channels: segments of 16 pages of 8 KiB.
+    pub(crate) fn flash(channels: u32, chunks: u32, faults: &str, seed: u64) -> Store {
+        let spec = DeviceSpec::from_toml(&format!(
+            "name = \"small\"\nppa = \"2.0\"\n\
+             [geometry]\nchannels = {channels}\npus_per_channel = 1\nplanes = 1\n\
+             chunks_per_pu = {chunks}\npages_per_block = 16\nsectors_per_page = 2\n\
+             ws_min = 2\nws_opt = 2\nmw_cunits = 0\n\
+             [timing]\nread = [\"50us\"]\nprogram = [\"500us\"]\nerase = \"3ms\"\n\
+             channel_bandwidth = \"400MB\"\n[cells]\n[limits]\nreset_free = true\n\
+             reset_open = true\n"
+        ))
+        .expect("a device");
+        let faults = FaultPlan::from_toml(faults).expect("a plan");
+        let store = StoreKind::Memory;
+        let options = SsdOptions { faults, seed, store, ..SsdOptions::default() };
+        Store::Flash(Ssd::new(&spec, options).expect("a device"))
+    }
+
+    fn config() -> SftlConfig {
+        // So few segments have as large areas as many.
+        SftlConfig { meta_percent: 25, ..SftlConfig::default() }
+    }
+
+    /// For the first life.
+    pub(crate) async fn create(&self, cx: &Cx) -> Medium {
+        match self {
+            Store::Ram(ram) => Medium::Linear(ram.clone()),
+            Store::Flash(ssd) => {
+                let sftl = Sftl::create(cx, ssd.clone(), Store::config()).await;
+                Medium::from(sftl.expect("it is large enough"))
+            }
+        }
+    }
+
+    /// For another one.
+    pub(crate) async fn medium(&self, cx: &Cx) -> Medium {
+        match self {
+            Store::Ram(ram) => Medium::Linear(ram.clone()),
+            Store::Flash(ssd) => {
+                let sftl = Sftl::mount(cx, ssd.clone(), Store::config()).await;
+                Medium::from(sftl.expect("it is mounted"))
+            }
+        }
+    }
+
+    /// The power is cut; the run is over.
+    pub(crate) fn cut(&self, at: Ns, rng: &mut Rng) {
+        match self {
+            Store::Ram(ram) => ram.power_cut(match rng.below(3) {
+                0 => Keep::Oldest,
+                _ => Keep::Drawn(rng.below(u64::MAX)),
+            }),
+            Store::Flash(ssd) => {
+                ssd.power_cut(at, PowerOn::ClockRestarts);
+                let counters = ssd.counters();
+                assert_eq!(counters.violations, 0, "{:?}", ssd.violations().first());
+            }
+        }
+    }
+}
+
 /// Pages of so many sectors, segments of 32 of them.
 pub(crate) async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
-    let medium = Medium::Linear(device.clone());
+    make_on(cx, Medium::Linear(device.clone()), page_sectors).await;
+}
+
+pub(crate) async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) {
     let layout = medium.plan(page_sectors, 32).expect("it is large enough");
     mkfs(cx, medium, layout, &Make::default(), now(cx)).await.expect("it is made");
 }
@@ -48,7 +123,11 @@ pub(crate) async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
 
 /// The check finds nothing.
 pub(crate) async fn sound(cx: &Cx, device: &Arc<Ram>) -> Report {
-    let report = check(cx, &Medium::Linear(device.clone())).await.expect("it can be read");
+    sound_on(cx, &Medium::Linear(device.clone())).await
+}
+
+pub(crate) async fn sound_on(cx: &Cx, medium: &Medium) -> Report {
+    let report = check(cx, medium).await.expect("it can be read");
     assert_eq!(report.problems, Vec::<String>::new());
     report
 }
