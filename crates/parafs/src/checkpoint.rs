@@ -10,9 +10,7 @@
 //! are segments without anything valid trimmed.
 
 use crate::error::{FsError, Result};
-use crate::format::{
-    Batch, NAT_JOURNAL, NatSector, Nid, Owner, Pack, SECTOR, SIT_JOURNAL, SitSector,
-};
+use crate::format::{Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Dirty, is_dir};
 use crate::segments::Heat;
@@ -79,7 +77,7 @@ impl State {
             by_heat.entry(self.heat_of(*nid)?).or_default().push(*nid);
         }
         // The table is written from what is in memory.
-        if self.nat.changed.len() + nodes.len() > NAT_JOURNAL as usize {
+        if self.nat.changed.len() + nodes.len() > self.journals.0 {
             for sector in nat_sectors(self.nat.changed.iter()) {
                 self.nat.sector(sector)?;
             }
@@ -134,7 +132,7 @@ impl State {
         let mut tables = Vec::new();
         let mut nat_changed = BTreeSet::new();
         let in_place = mutant!("parafs.tables-in-place");
-        if self.nat.changed.len() > NAT_JOURNAL as usize {
+        if self.nat.changed.len() > self.journals.0 {
             nat_changed = std::mem::take(&mut self.nat.changed);
             for sector in nat_sectors(nat_changed.iter()) {
                 if !in_place {
@@ -145,7 +143,7 @@ impl State {
             }
         }
         let mut sit_changed = BTreeSet::new();
-        if self.segments.changed.len() > SIT_JOURNAL as usize {
+        if self.segments.changed.len() > self.journals.1 {
             sit_changed = std::mem::take(&mut self.segments.changed);
             let per = self.layout.sit_entries();
             let sectors: BTreeSet<u32> = sit_changed.iter().map(|segment| segment / per).collect();

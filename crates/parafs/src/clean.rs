@@ -11,7 +11,6 @@ use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
 use crate::fs::Fs;
 use crate::state::{Need, State, Step, Stop};
-use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
@@ -182,9 +181,6 @@ impl Fs {
                 Err(FsError::Stale) => {}
                 Err(e) => return Err(e),
             }
-        }
-        if mutant!("parafs.moves-unwritten") {
-            return Ok(());
         }
         files.sort_unstable();
         for of_file in files.chunk_by(|a, b| a.0 == b.0) {

@@ -32,6 +32,9 @@ pub struct Options {
     pub dirty_pages: usize,
     /// From so many dirty nodes on, a checkpoint is taken.
     pub dirty_nodes: usize,
+    /// So many changed nodes and a tenth as many segments are kept in checkpoints before the tables are
+    /// written; a checkpoint has room for 680.
+    pub journal: usize,
 }
 
 impl Default for Options {
@@ -41,6 +44,7 @@ impl Default for Options {
             cache_nodes: 65_536,
             dirty_pages: 16_384,
             dirty_nodes: 16_384,
+            journal: 640,
         }
     }
 }

@@ -19,6 +19,7 @@ mod error;
 pub mod format;
 mod fs;
 mod fsck;
+pub mod fuse;
 mod medium;
 mod mkfs;
 mod mount;

@@ -5,7 +5,10 @@
 //! writes before it knows that the file system is one.
 
 use crate::error::{FsError, Result};
-use crate::format::{Layout, NatSector, Nid, Pack, SECTOR, SegmentEntry, SitSector, Superblock};
+use crate::format::{
+    Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry, SitSector,
+    Superblock,
+};
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::Medium;
 use crate::nat::Nat;
@@ -147,6 +150,9 @@ impl Fs {
         (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
         let mut state = State::new(&sb, segments, nat);
         state.version = pack.version;
+        let journal = options.journal;
+        state.journals =
+            (journal.min(NAT_JOURNAL as usize), (journal / 10).clamp(1, SIT_JOURNAL as usize));
         state.nat_copies.clone_from(&pack.nat_copies);
         state.sit_copies.clone_from(&pack.sit_copies);
         (state.files, state.generation, state.kept) = (pack.files, pack.generation, pack.kept);

@@ -10,7 +10,7 @@
 //! names. Operations on them are in [`crate::ops`].
 
 use crate::error::FsError;
-use crate::format::{Inode, Layout, Nid, Slots, Superblock, Tree};
+use crate::format::{Inode, Layout, NAT_JOURNAL, Nid, SIT_JOURNAL, Slots, Superblock, Tree};
 use crate::nat::Nat;
 use crate::nodes::Node;
 use crate::pages::Pages;
@@ -110,6 +110,8 @@ pub(crate) struct State {
     pub(crate) kept: u64,
     pub(crate) files: u32,
     pub(crate) generation: u32,
+    /// Changed nodes and segments that a checkpoint keeps beside the tables.
+    pub(crate) journals: (usize, usize),
     /// Pages that files and nodes may have.
     pub(crate) capacity: u64,
     /// Sectors of the window in use.
@@ -157,6 +159,7 @@ impl State {
             kept: 0,
             files: 0,
             generation: 1,
+            journals: (NAT_JOURNAL as usize, SIT_JOURNAL as usize),
             capacity: data * u64::from(shape.segment_pages),
             window_used: 0,
             read_only: None,

@@ -100,6 +100,8 @@ struct Known {
     moments: Vec<Names>,
     files: BTreeMap<u32, Versions>,
     dirs: BTreeSet<u32>,
+    /// How many fsyncs were begun.
+    fsyncs: u64,
     /// Files whose fsync was acknowledged at a moment, or may have been done then, with the
     /// directory and the name that they had. Where the directory is, an fsync of theirs does not say.
     synced: Vec<(usize, u32, (u32, String), bool)>,
@@ -398,6 +400,7 @@ impl Actor {
                     at
                 };
                 println!("fsync {ino}");
+                known.lock().fsyncs += 1;
                 fs.fsync(&cx, ino, data_only).await.expect("it is written");
                 println!("fsync {ino} done");
                 let mut k = known.lock();
@@ -489,15 +492,27 @@ fn life(seed: u64, store: &Store, page_sectors: u32, seen: &mut Seen) {
             let allowed = theirs.lock().allows(&names, &contents);
             allowed.unwrap_or_else(|why| panic!("{why}"));
             theirs.lock().is_durable(names, contents);
-            let rng = Rng::stream(run_seed, "actor", 0);
+            let mut rng = Rng::stream(run_seed, "actor", 0);
             let known = theirs;
+            // Some cuts come while an fsync is under way.
+            let aimed = (rng.below(3) == 0).then(|| known.lock().fsyncs + 1 + rng.below(5));
+            let behind = Ns::from_us(rng.below(150 * slow));
+            let watched = known.clone();
             let mut actor = Actor { cx: cx.clone(), fs, rng, known, gap, contents: share };
             cx.spawn(async move {
                 loop {
                     actor.step().await;
                 }
             });
-            cx.sleep(Ns::from_us(us)).await;
+            let Some(fsync) = aimed else {
+                cx.sleep(Ns::from_us(us)).await;
+                return found;
+            };
+            let until = cx.now() + Ns::from_us(80_000 * slow);
+            while watched.lock().fsyncs < fsync && cx.now() < until {
+                cx.sleep(Ns::from_us(5)).await;
+            }
+            cx.sleep(behind).await;
             found
         };
         let found: Recovered = clock.run(lived).expect("it goes on");

@@ -1,0 +1,864 @@
+//! The file system as a directory of this machine, by FUSE.
+//!
+//! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
+//! reads it ([`Calls`]), a port brings it to the core that has the file system, a task there does it
+//! and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
+//! permissions are the kernel's business; an unmount has everything that the kernel kept. Never:
+//! does anything on the thread that reads, or reads a clock of its own.
+
+use crate::ops::{Attributes, Change, Fallocate, New, Rename, Seek, Set};
+use crate::{Fs, FsError, Nid, ROOT, Time};
+use flashlane_base::Ns;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Bell, Cx, Idle, Opened, Port};
+use fuser::{
+    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL,
+    TimeOrNow, WriteFlags,
+};
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+/// How long the kernel may keep names and attributes: nobody else changes them.
+const KEPT: Duration = Duration::from_secs(86_400);
+/// Longest read or write: what the kernel allows.
+const BYTES_MAX: u32 = 1 << 20;
+/// Requests of the kernel for callers who do not wait, at most.
+const BACKGROUND: u16 = 64;
+/// How often the end of a thread is looked for.
+const LOOK_EVERY: Ns = Ns::from_ms(1);
+/// Entries that are read of a directory at a time.
+const ENTRIES: usize = 256;
+/// What `fallocate(2)` asks for.
+const KEEP_SIZE: i32 = 0x01;
+const PUNCH_HOLE: i32 = 0x02;
+const ZERO_RANGE: i32 = 0x10;
+/// What `lseek(2)` asks for.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+/// What `setxattr(2)` asks for.
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+/// The group of a directory is that of what is made in it.
+const SETGID: u16 = 0o2000;
+const DIRECTORY: u16 = 0o040_000;
+const SYMLINK: u16 = 0o120_777;
+
+/// What time it is.
+pub type Clock = fn() -> Time;
+
+type Done = Pin<Box<dyn Future<Output = ()>>>;
+type Call = Box<dyn FnOnce(Arc<Fs>, Cx) -> Done + Send>;
+
+/// Requests that no task has begun.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Vec<Call>>,
+    bell: Bell,
+}
+
+/// What the kernel asks, on the thread that reads it.
+struct Calls {
+    queue: Arc<Queue>,
+    clock: Clock,
+}
+
+/// Where requests arrive on the core.
+struct Intake {
+    queue: Arc<Queue>,
+    fs: Arc<Fs>,
+    came: Vec<Call>,
+}
+
+impl Port for Intake {
+    fn serve(&mut self, cx: &Cx) {
+        self.came.append(&mut self.queue.waiting.lock());
+        for call in self.came.drain(..) {
+            cx.spawn(call(self.fs.clone(), cx.clone()));
+        }
+    }
+
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+
+    fn idle(&mut self, _: &Cx) -> Idle {
+        Idle::Waits
+    }
+}
+
+/// A file system that is mounted on a directory.
+pub struct Mounted {
+    reader: JoinHandle<io::Result<()>>,
+    unmounts: Arc<std::sync::Mutex<fuser::SessionUnmounter>>,
+    _port: Opened,
+}
+
+impl Mounted {
+    /// Mounts `fs` on a directory.
+    ///
+    /// # Errors
+    /// The kernel or `fusermount3` does not mount there.
+    pub fn mount(
+        cx: &Cx,
+        fs: Arc<Fs>,
+        at: &Path,
+        source: &str,
+        read_only: bool,
+        clock: Clock,
+    ) -> io::Result<Mounted> {
+        let queue = Arc::<Queue>::default();
+        let calls = Calls { queue: queue.clone(), clock };
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(source.into()),
+            MountOption::Subtype("parafs".into()),
+            MountOption::DefaultPermissions,
+            if read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        // Root's are everybody's, as with any other file system.
+        config.acl = match rustix::process::geteuid().is_root() {
+            true => SessionACL::All,
+            false => SessionACL::Owner,
+        };
+        let intake = Intake { queue: queue.clone(), fs, came: Vec::new() };
+        let port = cx.open_port(&queue.bell, intake);
+        let mut session = Session::new(calls, at, &config)?;
+        let unmounts = Arc::new(std::sync::Mutex::new(session.unmount_callable()));
+        let reader = std::thread::Builder::new().name("parafs".into());
+        let reader = reader.spawn(move || session.run())?;
+        Ok(Mounted { reader, unmounts, _port: port })
+    }
+
+    /// Somebody has unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.reader.is_finished()
+    }
+
+    /// Unmounts it, and does what the kernel asks for until then.
+    ///
+    /// # Errors
+    /// Somebody has a file open there, or the kernel does not unmount it for another reason. It stays
+    /// mounted then.
+    pub async fn unmount(&self, cx: &Cx) -> io::Result<()> {
+        if !self.is_over() {
+            // The kernel writes what it kept: this core must go on.
+            let unmounts = self.unmounts.clone();
+            let thread = std::thread::spawn(move || {
+                unmounts.lock().unwrap_or_else(PoisonError::into_inner).unmount()
+            });
+            while !thread.is_finished() {
+                cx.sleep(LOOK_EVERY).await;
+            }
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        while !self.is_over() {
+            cx.sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+}
+
+fn time_of(time: Time) -> SystemTime {
+    let nanos = Duration::from_nanos(time.nanos.into());
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let base = match time.seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(whole),
+        false => SystemTime::UNIX_EPOCH.checked_add(whole),
+    };
+    base.and_then(|base| base.checked_add(nanos)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// The same the other way round.
+pub fn time_from(time: SystemTime) -> Time {
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => Time { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() },
+        Err(before) => {
+            let before = before.duration();
+            let (seconds, nanos) = (before.as_secs() as i64, before.subsec_nanos());
+            match nanos {
+                0 => Time { seconds: -seconds, nanos: 0 },
+                _ => Time { seconds: -seconds - 1, nanos: 1_000_000_000 - nanos },
+            }
+        }
+    }
+}
+
+fn kind_of(kind: u8) -> FileType {
+    match kind {
+        4 => FileType::Directory,
+        10 => FileType::Symlink,
+        6 => FileType::BlockDevice,
+        2 => FileType::CharDevice,
+        1 => FileType::NamedPipe,
+        12 => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn attr(a: &Attributes, page_bytes: u32) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(a.ino.into()),
+        size: a.size,
+        blocks: a.blocks,
+        atime: time_of(a.atime),
+        mtime: time_of(a.mtime),
+        ctime: time_of(a.ctime),
+        crtime: time_of(a.created),
+        kind: kind_of((a.mode >> 12) as u8),
+        perm: a.mode & 0o7777,
+        nlink: a.links,
+        uid: a.uid,
+        gid: a.gid,
+        rdev: a.rdev,
+        blksize: page_bytes,
+        flags: 0,
+    }
+}
+
+fn errno(e: &FsError) -> Errno {
+    Errno::from_i32(e.errno())
+}
+
+/// The number of a file: ours have 32 bits.
+fn nid(ino: INodeNo) -> Nid {
+    u32::try_from(u64::from(ino)).unwrap_or(0)
+}
+
+/// Answers that are an error or something else.
+trait Answers {
+    fn fails(self, errno: Errno);
+}
+
+macro_rules! answers {
+    ($($reply:ty),*) => {
+        $(impl Answers for $reply {
+            fn fails(self, errno: Errno) {
+                self.error(errno);
+            }
+        })*
+    };
+}
+
+answers!(
+    ReplyAttr,
+    ReplyCreate,
+    ReplyData,
+    ReplyDirectory,
+    ReplyDirectoryPlus,
+    ReplyEmpty,
+    ReplyEntry,
+    ReplyLseek,
+    ReplyOpen,
+    ReplyWrite,
+    ReplyXattr
+);
+
+impl Calls {
+    /// Has a task on the core do something and answer.
+    fn go<R, T, F, W>(
+        &self,
+        reply: R,
+        work: W,
+        answer: impl FnOnce(R, T, &Arc<Fs>) + Send + 'static,
+    ) where
+        R: Answers + Send + 'static,
+        T: 'static,
+        F: Future<Output = Result<T, FsError>> + 'static,
+        W: FnOnce(Arc<Fs>, Cx) -> F + Send + 'static,
+    {
+        let call: Call = Box::new(move |fs, cx| {
+            Box::pin(async move {
+                match work(fs.clone(), cx).await {
+                    Ok(done) => answer(reply, done, &fs),
+                    Err(e) => reply.fails(errno(&e)),
+                }
+            })
+        });
+        self.queue.waiting.lock().push(call);
+        self.queue.bell.ring();
+    }
+
+    fn make(&self, dir: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
+        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move { create(&fs, &cx, dir, &name, new, now).await },
+            |reply, made, fs| {
+                reply.entry(&KEPT, &attr(&made, fs.page_bytes()), generation(&made));
+            },
+        );
+    }
+}
+
+fn generation(a: &Attributes) -> Generation {
+    Generation(a.generation.into())
+}
+
+/// Makes a file, with the group that its directory says.
+async fn create(
+    fs: &Arc<Fs>,
+    cx: &Cx,
+    dir: Nid,
+    name: &[u8],
+    mut new: New,
+    now: Time,
+) -> Result<Attributes, FsError> {
+    let parent = fs.attributes(cx, dir).await?;
+    if parent.mode & SETGID != 0 {
+        new.gid = parent.gid;
+        if new.mode & 0o170_000 == DIRECTORY {
+            new.mode |= SETGID;
+        }
+    }
+    fs.create(cx, dir, name, &new, now).await
+}
+
+fn new(req: &Request, mode: u32) -> New {
+    New { mode: mode as u16, uid: req.uid(), gid: req.gid(), ..New::default() }
+}
+
+impl Fs {
+    pub(crate) fn page_bytes(&self) -> u32 {
+        self.sb.layout.shape.page_bytes() as u32
+    }
+}
+
+impl Filesystem for Calls {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wish in [
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_MAX_PAGES,
+            InitFlags::FUSE_WRITEBACK_CACHE,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+        ] {
+            // An old kernel has less, and is slower.
+            let _ = config.add_capabilities(wish);
+        }
+        let refused = |what| io::Error::other(format!("the kernel does not take {what}"));
+        config.set_max_write(BYTES_MAX).map_err(|_| refused("writes of 1 MiB"))?;
+        config.set_max_background(BACKGROUND).map_err(|_| refused("64 requests"))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (dir, name) = (nid(dir), name.as_bytes().to_vec());
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                match &name[..] {
+                    b"." => fs.attributes(&cx, dir).await,
+                    b".." => {
+                        let parent = fs.parent(&cx, dir).await?;
+                        fs.attributes(&cx, parent).await
+                    }
+                    name => fs.lookup(&cx, dir, name).await,
+                }
+            },
+            |reply, found, fs| {
+                reply.entry(&KEPT, &attr(&found, fs.page_bytes()), generation(&found));
+            },
+        );
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.attributes(&cx, ino).await },
+            |reply, found, fs| reply.attr(&KEPT, &attr(&found, fs.page_bytes())),
+        );
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (ino, now) = (nid(ino), (self.clock)());
+        let time = |time: Option<TimeOrNow>| {
+            time.map(|time| match time {
+                TimeOrNow::SpecificTime(time) => time_from(time),
+                TimeOrNow::Now => now,
+            })
+        };
+        let mode = mode.map(|mode| mode as u16);
+        let change = Change { mode, uid, gid, size, atime: time(atime), mtime: time(mtime) };
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.change(&cx, ino, &change, now).await },
+            |reply, found, fs| reply.attr(&KEPT, &attr(&found, fs.page_bytes())),
+        );
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.read_link(&cx, ino).await },
+            |reply, target, _| reply.data(&target),
+        );
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make(dir, name, New { rdev, ..new(req, mode) }, reply);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        self.make(dir, name, new(req, u32::from(DIRECTORY) | mode & 0o7777), reply);
+    }
+
+    fn symlink(&self, req: &Request, dir: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let target = target.as_os_str().as_bytes().to_vec();
+        self.make(dir, name, New { target, ..new(req, SYMLINK.into()) }, reply);
+    }
+
+    fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.unlink(&cx, dir, &name, now).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn rmdir(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.rmdir(&cx, dir, &name, now).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        to_dir: INodeNo,
+        to_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            flags if flags.is_empty() => Rename::Replace,
+            RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        let (to_dir, to_name) = (nid(to_dir), to_name.as_bytes().to_vec());
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                fs.rename(&cx, (dir, &name), (to_dir, &to_name), how, now).await
+            },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (ino, dir, name) = (nid(ino), nid(dir), name.as_bytes().to_vec());
+        let now = (self.clock)();
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.link(&cx, ino, dir, &name, now).await },
+            |reply, found, fs| {
+                reply.entry(&KEPT, &attr(&found, fs.page_bytes()), generation(&found));
+            },
+        );
+    }
+
+    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.open(&cx, ino).await },
+            |reply, (), _| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
+        );
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        dir: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        let new = new(req, mode);
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                let made = create(&fs, &cx, dir, &name, new, now).await?;
+                fs.open(&cx, made.ino).await?;
+                Ok(made)
+            },
+            |reply, made, fs| {
+                let attr = attr(&made, fs.page_bytes());
+                let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                reply.created(&KEPT, &attr, generation(&made), FileHandle(0), flags);
+            },
+        );
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.release(&cx, ino).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        bytes: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let ino = nid(ino);
+        let bytes = bytes.min(BYTES_MAX) as usize;
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                let mut data = vec![0; bytes];
+                let n = fs.read(&cx, ino, offset, &mut data).await?;
+                data.truncate(n);
+                Ok(data)
+            },
+            |reply, data, _| reply.data(&data),
+        );
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (ino, data, now) = (nid(ino), data.to_vec(), (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                fs.write(&cx, ino, offset, &data, now).await?;
+                Ok(data.len() as u32)
+            },
+            |reply, n, _| reply.written(n),
+        );
+    }
+
+    /// Somebody closes it: nothing is promised by that.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.fsync(&cx, ino, data_only).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.checkpoint(&cx).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        let dir = nid(dir);
+        self.go(
+            reply,
+            move |fs, cx| async move { listed(&fs, &cx, dir, offset, false).await },
+            |mut reply, found, _| {
+                for (next, name, a) in found {
+                    let kind = kind_of((a.mode >> 12) as u8);
+                    let name = OsStr::from_bytes(&name);
+                    if reply.add(INodeNo(a.ino.into()), next, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            },
+        );
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        dir: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        let dir = nid(dir);
+        self.go(
+            reply,
+            move |fs, cx| async move { listed(&fs, &cx, dir, offset, true).await },
+            |mut reply, found, fs| {
+                for (next, name, a) in found {
+                    let name = OsStr::from_bytes(&name);
+                    let of = attr(&a, fs.page_bytes());
+                    if reply.add(of.ino, next, name, &KEPT, &of, generation(&a)) {
+                        break;
+                    }
+                }
+                reply.ok();
+            },
+        );
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let call: Call = Box::new(move |fs, _| {
+            Box::pin(async move {
+                let s = fs.space();
+                let (pages, free, bytes) = (s.pages, s.free, s.page_bytes);
+                reply.statfs(pages, free, free, s.files, s.files_free, bytes, 255, bytes);
+            })
+        });
+        self.queue.waiting.lock().push(call);
+        self.queue.bell.ring();
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            0 => Set::Any,
+            XATTR_CREATE => Set::Create,
+            XATTR_REPLACE => Set::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (ino, name, value) = (nid(ino), name.as_bytes().to_vec(), value.to_vec());
+        let now = (self.clock)();
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.set_xattr(&cx, ino, (&name, &value), how, now).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (ino, name) = (nid(ino), name.as_bytes().to_vec());
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.xattr(&cx, ino, &name).await },
+            move |reply, value, _| sized(reply, &value, size),
+        );
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                let names = fs.xattr_names(&cx, ino).await?;
+                Ok(names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect::<Vec<_>>())
+            },
+            move |reply, names, _| sized(reply, &names, size),
+        );
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (ino, name, now) = (nid(ino), name.as_bytes().to_vec(), (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.remove_xattr(&cx, ino, &name, now).await },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        bytes: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let what = match mode & !KEEP_SIZE {
+            0 => Fallocate::Keep,
+            PUNCH_HOLE if mode & KEEP_SIZE != 0 => Fallocate::Punch,
+            ZERO_RANGE => Fallocate::Zero,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let (ino, keep_size, now) = (nid(ino), mode & KEEP_SIZE != 0, (self.clock)());
+        self.go(
+            reply,
+            move |fs, cx| async move {
+                fs.fallocate(&cx, ino, (offset, bytes), what, keep_size, now).await
+            },
+            |reply, (), _| reply.ok(),
+        );
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let ino = nid(ino);
+        self.go(
+            reply,
+            move |fs, cx| async move { fs.seek(&cx, ino, offset, what).await },
+            |reply, found, _| match found {
+                Some(at) => reply.offset(at as i64),
+                None => reply.error(Errno::ENXIO),
+            },
+        );
+    }
+}
+
+/// A value, or how long it is where the caller has no room yet.
+fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
+    match (size, value.len() as u32) {
+        (0, length) => reply.size(length),
+        (size, length) if length > size => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}
+
+/// Entries of a directory behind a position: `.` and `..` come first. What each is is looked at where
+/// that is `wanted`; its type and number are always known.
+async fn listed(
+    fs: &Arc<Fs>,
+    cx: &Cx,
+    dir: Nid,
+    offset: u64,
+    wanted: bool,
+) -> Result<Vec<(u64, Vec<u8>, Attributes)>, FsError> {
+    let mut found = Vec::new();
+    if offset < 1 {
+        found.push((1, b".".to_vec(), fs.attributes(cx, dir).await?));
+    }
+    if offset < 2 {
+        let parent = if dir == ROOT { ROOT } else { fs.parent(cx, dir).await.unwrap_or(ROOT) };
+        found.push((2, b"..".to_vec(), fs.attributes(cx, parent).await?));
+    }
+    let here = fs.attributes(cx, dir).await?;
+    for entry in fs.read_dir(cx, dir, offset.saturating_sub(2), ENTRIES).await? {
+        let mut of = Attributes { ino: entry.ino, ..here.clone() };
+        of.mode = u16::from(entry.kind) << 12;
+        if wanted {
+            match fs.attributes(cx, entry.ino).await {
+                Ok(attributes) => of = attributes,
+                // It was deleted while this was read.
+                Err(FsError::Stale | FsError::NotFound) => continue,
+                Err(e) => return Err(e),
+            }
+        }
+        found.push((entry.next + 2, entry.name, of));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_go_there_and_back() {
+        for (seconds, nanos) in [(0, 0), (1, 5), (-1, 999_999_999), (-3, 0), (1 << 33, 7)] {
+            let time = Time { seconds, nanos };
+            assert_eq!(time_from(time_of(time)), time);
+        }
+    }
+}
