@@ -181,6 +181,35 @@ under way end, everything is written to the drive, and the target is stopped cle
 is on the drive whatever happens. Meanwhile `flashlane drive` and `flashlane lnvm` verbs work on it.
 Exit codes: 0 done, 1 the target became read-only or its counters disagree, 2 not done, 130 its power was cut.")]
     Serve(Serve),
+    /// Make a ParaFS file system on a drive: log-structured, it knows the channels of the flash
+    #[command(after_help = "\
+Examples:
+  flashlane drive create my.img --preset parafs --set geometry.chunks_per_pu=64
+  flashlane mkfs my.img
+  flashlane mount my.img /mnt
+
+A drive without targets gets one of type `sftl`, on which the file system places, cleans and erases by
+itself. On a target of another type it is a log-structured file system on a block device.
+Exit codes: 0 done, 2 not done.")]
+    Mkfs(Mkfs),
+    /// Mount a ParaFS file system on a directory, until it is unmounted or Ctrl-C
+    #[command(after_help = "\
+Examples:
+  flashlane mount my.img /mnt
+  flashlane mount my.img /mnt --null-latency     as fast as this machine goes
+
+It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl-C or SIGTERM end it.
+What programs have made durable (fsync, sync) is on the drive whatever happens.
+Exit codes: 0 done, 2 not done.")]
+    Mount(MountFs),
+    /// Check a ParaFS file system that is not mounted
+    #[command(after_help = "\
+Examples:
+  flashlane fsck my.img
+
+One that was not unmounted is mounted first, so that what programs had made durable is there.
+Exit codes: 0 nothing wrong found, 1 it is damaged, 2 not done.")]
+    Fsck(Fsck),
     /// Watch a drive in use: requests, latencies, write amplification, dies, garbage collection
     #[command(after_help = "\
 Examples:
@@ -508,6 +537,51 @@ pub(crate) struct Serve {
     pub(crate) recording: Record,
     #[command(flatten)]
     pub(crate) how: HowMounted,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Mkfs {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Target of the drive: the only one without it, or a new one where there is none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// What it is called, at most 64 bytes
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) label: String,
+    /// Replace a file system that is there: what is in it is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct MountFs {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Target of the drive, the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Nothing can be changed there
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Requests take no device time: as fast as this machine goes
+    #[arg(long)]
+    pub(crate) null_latency: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Fsck {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Target of the drive, the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
 }
 
 #[derive(ClapArgs)]

@@ -20,6 +20,7 @@ pub mod control;
 pub mod drive;
 pub mod execute;
 pub mod experiment;
+pub mod files;
 pub mod fio;
 pub mod fits;
 pub mod input;

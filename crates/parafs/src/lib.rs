@@ -38,5 +38,5 @@ pub use fs::{Fs, Options};
 pub use fsck::{Report, check};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Make, mkfs};
-pub use mount::Recovered;
+pub use mount::{Recovered, label};
 pub use ops::{Attributes, Change, Entry, Fallocate, New, Rename, Seek, Set, Space};

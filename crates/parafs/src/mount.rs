@@ -223,3 +223,8 @@ impl Fs {
         Ok(())
     }
 }
+
+/// The label of the file system on a medium, if there is one.
+pub async fn label(cx: &Cx, medium: &Medium) -> Option<String> {
+    superblock(cx, medium).await.ok().map(|sb| sb.label)
+}

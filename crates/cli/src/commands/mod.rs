@@ -5,6 +5,7 @@ mod check;
 mod compare;
 mod drive;
 mod filebench;
+mod files;
 mod idiscard;
 mod lnvm;
 mod reproduce;
@@ -41,6 +42,9 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Serve(serve)) => serve::serve(serve),
+        Some(Command::Mkfs(mkfs)) => files::mkfs(mkfs),
+        Some(Command::Mount(mount)) => files::mount(mount),
+        Some(Command::Fsck(fsck)) => files::fsck(&fsck),
         Some(Command::Top(top)) => top::top(&top),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),
         Some(Command::Completions { shell }) => {

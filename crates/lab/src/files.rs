@@ -1,0 +1,344 @@
+//! ParaFS on a target of a drive: made, mounted, checked.
+//!
+//! Owns: which target has the file system, its way from the drive's image to a directory. Promises:
+//! what was there is not overwritten unasked; whatever ends a mount, what programs had made durable
+//! is on the image, and a clean end leaves everything there. Never: knows what the file system does.
+
+use crate::experiment::{DriveTarget, Target};
+use crate::lnvm::{self, Create, LnvmError, TargetType};
+use crate::run::Monitor;
+use crate::stack::{Opened, Stack, StackError, target_of_drive};
+use flashlane_base::{Bytes, Ns};
+use flashlane_ftl::layer::{MountHow, Seam};
+use flashlane_ftl::sftl::SFTL;
+use flashlane_ocssd::SsdOptions;
+use flashlane_parafs::fuse::Mounted;
+pub use flashlane_parafs::fuse::{Clock, time_from};
+use flashlane_parafs::{Fs, FsError, LayoutError, Make, Medium, Options, check, mkfs};
+pub use flashlane_parafs::{Recovered, Report, Time};
+use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Pages of a segment where the target is a block device, and sectors of a page: as on the flash of
+/// the paper, 2 MiB and 8 KiB.
+const SEGMENT_PAGES: u32 = 256;
+const PAGE_SECTORS: u32 = 2;
+/// The target that is made for a file system.
+const NAME: &str = "parafs";
+/// How often somebody who wants it to end is looked for.
+const LOOK_EVERY: Ns = Ns::from_ms(20);
+
+/// Why a file system could not be made, mounted or checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    #[error(transparent)]
+    Lnvm(#[from] LnvmError),
+    #[error("target {target}: {source}")]
+    Stack { target: String, source: Box<StackError> },
+    #[error("target {target} is of type `none`: a file system needs one of another type")]
+    Raw { target: String },
+    #[error(
+        "target {target} has a ParaFS file system already ({label}); `--force` makes a new one, and \
+         what is in the old one is lost"
+    )]
+    Exists { target: String, label: String },
+    #[error("target {target}: no ParaFS file system is on it; `flashlane mkfs` makes one")]
+    None { target: String },
+    #[error("target {target} is too small for a file system: {source}")]
+    Small { target: String, source: LayoutError },
+    #[error("target {target}: {source}")]
+    Fs { target: String, source: FsError },
+    #[error("{}: it can't be mounted there: {source}", at.display())]
+    Fuse { at: PathBuf, source: std::io::Error },
+    #[error("{source}")]
+    Stalled { source: Stalled },
+}
+
+fn failed(target: &str) -> impl Fn(StackError) -> FilesError {
+    move |source| FilesError::Stack { target: target.into(), source: source.into() }
+}
+
+fn of_fs(target: &str) -> impl Fn(FsError) -> FilesError {
+    move |source| match source {
+        FsError::NotFound => FilesError::None { target: target.into() },
+        source => FilesError::Fs { target: target.into(), source },
+    }
+}
+
+/// The medium that a target is.
+fn medium(stack: &Stack) -> Medium {
+    match stack.layers().target().clone().above() {
+        Seam::Segments(sftl) => Medium::from(sftl),
+        _ => Medium::Linear(stack.block()),
+    }
+}
+
+/// What is done with a target that is mounted.
+async fn with_target<T, F>(
+    cx: &Cx,
+    target: Target,
+    work: impl FnOnce(Cx, Medium) -> F,
+) -> Result<T, FilesError>
+where
+    F: Future<Output = Result<T, FilesError>>,
+{
+    let on = target.drive.clone().expect("it is of a drive");
+    let opened = Opened::open(cx, &target, &on, None).map_err(failed(&on.name))?;
+    opened.expect(std::iter::once(&*on.name));
+    let stack = Stack::mount(cx, &target, &opened).await.map_err(failed(&on.name))?;
+    let done = work(cx.clone(), medium(&stack)).await;
+    stack.drain(cx).await;
+    let stopped = stack.stop(cx).await;
+    let closed = stack.close().map_err(failed(&on.name));
+    let done = done?;
+    closed?;
+    match stopped.read_only {
+        None => Ok(done),
+        Some(why) => Err(of_fs(&on.name)(FsError::ReadOnly(why))),
+    }
+}
+
+fn target(on: &DriveTarget, timing: bool) -> Result<Target, FilesError> {
+    let options = SsdOptions { timing, ..SsdOptions::default() };
+    let target = target_of_drive(on, &options).map_err(failed(&on.name))?;
+    match target.stack.is_raw() {
+        true => Err(FilesError::Raw { target: on.name.clone() }),
+        false => Ok(target),
+    }
+}
+
+/// Does something with a target as fast as this machine goes.
+fn at_once<T: 'static, F>(
+    target: Target,
+    work: impl FnOnce(Cx, Medium) -> F + 'static,
+) -> Result<T, FilesError>
+where
+    F: Future<Output = Result<T, FilesError>> + 'static,
+{
+    let clock = Virtual::new(1, 0, CostTable::zero());
+    let cx = clock.cx();
+    let done = clock.run(async move { with_target(&cx, target, work).await });
+    done.map_err(|source| FilesError::Stalled { source })?
+}
+
+/// A file system that is to be made.
+#[derive(Clone, Debug)]
+pub struct Making {
+    pub image: PathBuf,
+    /// The target; without it the only one of the drive, or a new one of type `sftl` where there is
+    /// none.
+    pub target: Option<String>,
+    pub label: String,
+    pub uuid: [u8; 16],
+    /// Whatever is there is lost.
+    pub force: bool,
+    pub owner: (u32, u32),
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    pub target: String,
+    pub kind: String,
+    /// The target was made for it.
+    pub new_target: bool,
+    pub bytes: u64,
+    pub page_bytes: u64,
+    pub regions: u32,
+    pub segments: u32,
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let new = if self.new_target { ", a new one" } else { "" };
+        let over = match self.regions {
+            1 => "one region".to_string(),
+            n => format!("{n} regions, one for each channel"),
+        };
+        write!(
+            f,
+            "a file system of {} on target {} ({}{new}): pages of {}, {} segments in {over}",
+            Bytes::new(self.bytes),
+            self.target,
+            self.kind,
+            Bytes::new(self.page_bytes),
+            self.segments,
+        )
+    }
+}
+
+/// The target that has the file system, or is to have one; nothing where the drive has none at all.
+fn find(image: &Path, name: Option<&str>) -> Result<Option<(DriveTarget, String)>, FilesError> {
+    let names: Vec<String> = name.map(str::to_string).into_iter().collect();
+    match lnvm::choose_all(image, &names, MountHow::default()) {
+        Ok(found) => Ok(found.into_iter().next()),
+        Err(LnvmError::NoTarget { .. }) if name.is_none() => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Makes a file system, and a target for it where the drive has none.
+///
+/// # Errors
+/// There is no such drive or target, there is a file system already, or there is no room for one.
+pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
+    let found = find(&making.image, making.target.as_deref())?;
+    let new_target = found.is_none();
+    let (on, kind) = match found {
+        Some(found) => found,
+        None => {
+            let ask = Create {
+                name: NAME.into(),
+                kind: TargetType::of(flashlane_ftl::layer::Kind::name(&SFTL)).expect("it is one"),
+                begin: None,
+                end: None,
+                over_provisioning: None,
+                factory: false,
+                how: MountHow::default(),
+                options: lnvm::Options::default(),
+            };
+            let made = lnvm::create(&making.image, &ask)?;
+            let (image, how) = (making.image.clone(), MountHow::default());
+            (DriveTarget { image, name: NAME.into(), how }, made.info.kind)
+        }
+    };
+    let target = target(&on, false)?;
+    let (making, name) = (making.clone(), on.name.clone());
+    let layout = at_once(target, move |cx, medium| async move {
+        let layout = medium.plan(PAGE_SECTORS, SEGMENT_PAGES);
+        let layout = layout.map_err(|source| FilesError::Small { target: name.clone(), source })?;
+        if !making.force
+            && let Some(label) = flashlane_parafs::label(&cx, &medium).await
+        {
+            let label = if label.is_empty() { "no label".into() } else { label };
+            return Err(FilesError::Exists { target: name, label });
+        }
+        let (uid, gid) = making.owner;
+        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
+        mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
+        Ok(layout)
+    })?;
+    let shape = layout.shape;
+    Ok(Made {
+        target: on.name,
+        kind,
+        new_target,
+        bytes: shape.pages() * shape.page_bytes() as u64,
+        page_bytes: shape.page_bytes() as u64,
+        regions: shape.regions,
+        segments: shape.segments(),
+    })
+}
+
+/// A file system that is to be mounted.
+#[derive(Clone, Debug)]
+pub struct Mounting {
+    pub image: PathBuf,
+    pub target: Option<String>,
+    pub at: PathBuf,
+    /// Requests take the device's time.
+    pub timing: bool,
+    pub read_only: bool,
+    pub clock: Clock,
+}
+
+/// Mounts a file system on a directory until somebody unmounts it, or the monitor says that it is to
+/// end. `ready` is told when it can be used, with what the mount has found.
+///
+/// # Errors
+/// There is no file system, it can't be mounted, or what was written could not be made durable.
+pub fn mount(
+    mounting: &Mounting,
+    monitor: Rc<dyn Monitor>,
+    ready: impl Fn(&Recovered) + 'static,
+    say: impl Fn(&dyn fmt::Display) + 'static,
+) -> Result<(), FilesError> {
+    let image = &mounting.image;
+    let Some((on, _)) = find(image, mounting.target.as_deref())? else {
+        return Err(FilesError::None { target: image.display().to_string() });
+    };
+    flashlane_serve::fuse::keep_out_of_reclaim();
+    let target = target(&on, mounting.timing)?;
+    let (mounting, name) = (mounting.clone(), on.name);
+    let main = move |cx: Cx| async move {
+        let work = |cx, medium| use_it(cx, medium, mounting, name, monitor, (ready, say));
+        with_target(&cx, target, work).await
+    };
+    let ended = Threads::new(1, 0).run_here(main);
+    ended.map_err(|source| FilesError::Stalled { source })?
+}
+
+async fn use_it(
+    cx: Cx,
+    medium: Medium,
+    mounting: Mounting,
+    name: String,
+    monitor: Rc<dyn Monitor>,
+    (ready, say): (impl Fn(&Recovered), impl Fn(&dyn fmt::Display)),
+) -> Result<(), FilesError> {
+    let (fs, found) = Fs::mount(&cx, medium, Options::default()).await.map_err(of_fs(&name))?;
+    let Mounting { at, read_only, clock, .. } = mounting;
+    let source = mounting.image.display().to_string();
+    let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, read_only, clock);
+    let mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(source) => {
+            fs.unmount(&cx).await.map_err(of_fs(&name))?;
+            return Err(FilesError::Fuse { at, source });
+        }
+    };
+    ready(&found);
+    let mut told = false;
+    loop {
+        if mounted.is_over() {
+            break;
+        }
+        if monitor.interrupted() {
+            match mounted.unmount(&cx).await {
+                Ok(()) => break,
+                Err(why) if !told => {
+                    let at = at.display();
+                    say(&format_args!(
+                        "{at} is in use ({why}): it ends when nobody has a file open there"
+                    ));
+                    told = true;
+                }
+                Err(_) => {}
+            }
+            // What is there is durable, whatever happens now.
+            fs.sync(&cx).await.map_err(of_fs(&name))?;
+            cx.sleep(Ns::from_ms(200)).await;
+        }
+        cx.sleep(LOOK_EVERY).await;
+    }
+    fs.unmount(&cx).await.map_err(of_fs(&name))
+}
+
+/// Checks a file system. One that was not unmounted is mounted first, so that what programs had made
+/// durable is part of what is looked at.
+///
+/// # Errors
+/// There is none, or it is damaged so that nothing can be said of it.
+pub fn fsck(image: &Path, name: Option<&str>) -> Result<(Report, Option<Recovered>), FilesError> {
+    let Some((on, _)) = find(image, name)? else {
+        return Err(FilesError::None { target: image.display().to_string() });
+    };
+    let target = target(&on, false)?;
+    let name = on.name;
+    at_once(target, move |cx, medium| async move {
+        let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
+        if report.clean || report.found > 0 {
+            return Ok((report, None));
+        }
+        let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
+        let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
+        fs.unmount(&cx).await.map_err(of_fs(&name))?;
+        let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
+        Ok((report, Some(found)))
+    })
+}
