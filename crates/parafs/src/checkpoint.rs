@@ -89,7 +89,7 @@ impl State {
         for (ino, index) in &along {
             pages_in_flight |= self.pages.get(*ino, *index).is_some_and(|p| p.in_flight > 0);
         }
-        if pages_in_flight || !self.assigning.is_empty() {
+        if pages_in_flight || self.assigning {
             return Err(Stop::Need(Need::Quiet));
         }
         self.segments.reserve(Heat::HotData, along.len() as u64)?;
@@ -210,7 +210,7 @@ impl State {
         let busy = |(ino, index): (Nid, u64)| {
             self.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
         };
-        !along.into_iter().any(busy) && self.assigning.is_empty()
+        !along.into_iter().any(busy) && !self.assigning
     }
 
     /// The checkpoint is durable.
@@ -219,6 +219,7 @@ impl State {
         self.nat_copies.clone_from(&m.pack.nat_copies);
         self.sit_copies.clone_from(&m.pack.sit_copies);
         (self.batches, self.window_used) = (0, 0);
+        self.window.clear();
         for (segment, owners, _) in &m.summaries {
             self.segments.saved(*segment, *owners);
         }

@@ -7,7 +7,7 @@
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Inode, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
-    SummarySector, Superblock, WindowSector,
+    SummarySector, Superblock, WINDOW_SEGMENTS, WindowSector,
 };
 use crate::medium::Medium;
 use crate::nodes::{Dirty, Node};
@@ -221,39 +221,49 @@ impl Fs {
         Ok(())
     }
 
-    /// Gives a head segments, which the window names before they are used (ParaFS paper, 3.2:
+    /// Gives heads segments, which the window names before they are used (ParaFS paper, 3.2:
     /// "Before a set of segments are assigned to allocator heads, their addresses are recorded
-    /// first").
+    /// first"). All heads of that heat that have nothing left get some.
     async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat) -> Result<()> {
-        // A window belongs to a checkpoint.
+        // A window belongs to a checkpoint, and its last sector is written again and again.
         let free = || {
             let s = self.lock();
-            !s.checkpointing && !s.assigning.contains(&(region, heat))
+            !s.checkpointing && !s.assigning
         };
         let waited = !free();
         self.changed.wait(cx, free).await;
         if waited {
             return Ok(()); // there may be some now
         }
-        let (segments, number, version) = {
+        let (chosen, number, sector) = {
             let mut s = self.lock();
-            let segments = s.segments.choose(region);
-            if segments.is_empty() {
+            let chosen = s.segments.choose(region, heat);
+            let sectors = self.sb.layout.window_sectors;
+            if chosen.is_empty() {
                 return Ok(());
             }
-            let number = s.window_used;
-            if number == self.sb.layout.window_sectors {
-                drop(s);
-                return Box::pin(self.checkpoint(cx)).await;
+            if s.window.len() + chosen.len() > WINDOW_SEGMENTS {
+                s.window.clear();
+                s.window_used += 1;
             }
-            s.window_used += 1;
-            s.assigning.insert((region, heat));
+            // Whoever takes a checkpoint can't wait for one: the last sector is theirs.
+            match s.window_used {
+                used if used >= sectors => return Err(FsError::NoSpace),
+                used if used + 1 == sectors && !s.has_checkpointer => {
+                    drop(s);
+                    return Box::pin(self.checkpoint(cx)).await;
+                }
+                _ => {}
+            }
+            let named = chosen.iter().map(|(segment, _)| (*segment, heat as u8));
+            s.window.extend(named);
+            s.assigning = true;
             // They are nobody else's meanwhile.
-            s.segments.promise(&segments);
-            (segments, number, s.version)
+            s.segments.promise(&chosen);
+            let sector = WindowSector { version: s.version, segments: s.window.clone() };
+            (chosen, s.window_used, sector)
         };
-        let named = segments.iter().map(|segment| (*segment, heat as u8)).collect();
-        let bytes = WindowSector { version, segments: named }.encode(number);
+        let bytes = sector.encode(number);
         let mut recorded = Ok(());
         if !mutant!("parafs.window-unwritten") {
             recorded = self.medium.write_meta(cx, self.sb.layout.window + number, &bytes).await;
@@ -262,8 +272,8 @@ impl Fs {
             }
         }
         let mut s = self.lock();
-        s.assigning.remove(&(region, heat));
-        s.segments.assign(region, heat, &segments, recorded.is_ok());
+        s.assigning = false;
+        s.segments.assign(heat, &chosen, recorded.is_ok());
         drop(s);
         self.changed.wake(cx);
         recorded

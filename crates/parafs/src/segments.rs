@@ -438,24 +438,34 @@ impl Segments {
         self.changed.insert(segment);
     }
 
-    /// Free segments for a head, as many as it gets at a time.
-    pub(crate) fn choose(&self, region: u32) -> Vec<u32> {
-        let free = &self.free[region as usize];
-        free.iter().take(self.layout.assigned() as usize).copied().collect()
+    /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
+    /// have nothing left: (segment, region).
+    pub(crate) fn choose(&self, region: u32, heat: Heat) -> Vec<(u32, u32)> {
+        let mut chosen = Vec::new();
+        for other in 0..self.layout.shape.regions {
+            let is_empty = self.head_has(&self.heads[self.head(other, heat)]) == 0;
+            if other == region || is_empty {
+                let free = self.free[other as usize].iter();
+                let some = free.take(self.layout.assigned() as usize);
+                chosen.extend(some.map(|segment| (*segment, other)));
+            }
+        }
+        chosen
     }
 
-    /// They are for a head, and not its own yet: nothing names them on the medium.
-    pub(crate) fn promise(&mut self, segments: &[u32]) {
-        segments.iter().for_each(|segment| self.set_used(*segment, Use::Assigned));
+    /// They are for heads, and not theirs yet: nothing names them on the medium.
+    pub(crate) fn promise(&mut self, chosen: &[(u32, u32)]) {
+        chosen.iter().for_each(|(segment, _)| self.set_used(*segment, Use::Assigned));
     }
 
-    /// The head has segments that were promised, if the window names them.
-    pub(crate) fn assign(&mut self, region: u32, heat: Heat, segments: &[u32], recorded: bool) {
-        if recorded {
-            let at = self.head(region, heat);
-            self.heads[at].next.extend(segments);
-        } else {
-            segments.iter().for_each(|segment| self.set_used(*segment, Use::Free));
+    /// Heads have segments that were promised, if the window names them.
+    pub(crate) fn assign(&mut self, heat: Heat, chosen: &[(u32, u32)], recorded: bool) {
+        for (segment, region) in chosen {
+            let at = self.head(*region, heat);
+            match recorded {
+                true => self.heads[at].next.push_back(*segment),
+                false => self.set_used(*segment, Use::Free),
+            }
         }
     }
 

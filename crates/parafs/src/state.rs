@@ -94,8 +94,8 @@ pub(crate) struct State {
     pub(crate) checkpointing: bool,
     /// Somebody writes a checkpoint, or is about to.
     pub(crate) has_checkpointer: bool,
-    /// Heads that are being given segments.
-    pub(crate) assigning: BTreeSet<(u32, Heat)>,
+    /// Heads are being given segments.
+    pub(crate) assigning: bool,
     /// Somebody cleans.
     pub(crate) cleaning: bool,
     /// Trims under way.
@@ -114,8 +114,9 @@ pub(crate) struct State {
     pub(crate) journals: (usize, usize),
     /// Pages that files and nodes may have.
     pub(crate) capacity: u64,
-    /// Sectors of the window in use.
+    /// Sectors of the window that are full, and what the next one names.
     pub(crate) window_used: u64,
+    pub(crate) window: Vec<(u32, u8)>,
     /// Why nothing may be written any more.
     pub(crate) read_only: Option<String>,
     /// Counts uses and changes.
@@ -150,7 +151,7 @@ impl State {
             sit_copies: vec![0; (layout.sit_sectors as usize).div_ceil(8)],
             checkpointing: false,
             has_checkpointer: false,
-            assigning: BTreeSet::new(),
+            assigning: false,
             cleaning: false,
             trims: 0,
             batches: 0,
@@ -162,6 +163,7 @@ impl State {
             journals: (NAT_JOURNAL as usize, SIT_JOURNAL as usize),
             capacity: data * u64::from(shape.segment_pages),
             window_used: 0,
+            window: Vec::new(),
             read_only: None,
             clock: 0,
             changes: 0,
@@ -214,5 +216,35 @@ impl State {
             true => Err(Stop::Need(Need::Cut(ino))),
             false => Ok(()),
         }
+    }
+}
+
+impl State {
+    /// Where it stands, in a line, for who looks at a hang.
+    pub(crate) fn standing(&self) -> String {
+        format!(
+            "version {}, checkpointing {}, checkpointer {}, assigning {}, cleaning {}, trims {}, \
+             syncing {:?}, unflushed {:?}, cuts {:?}, {} nodes in flight, {} dirty pages, {} free \
+             segments",
+            self.version,
+            self.checkpointing,
+            self.has_checkpointer,
+            self.assigning,
+            self.cleaning,
+            self.trims,
+            self.syncing,
+            self.unflushed,
+            self.cuts,
+            self.nodes_in_flight,
+            self.pages.dirty_count(),
+            self.segments.free(),
+        )
+    }
+}
+
+impl crate::Fs {
+    /// See [`State::standing`].
+    pub fn standing(&self) -> String {
+        self.lock().standing()
     }
 }

@@ -14,7 +14,7 @@ mod superblock;
 pub(crate) use areas::{NatSector, SitSector, SummarySector, WindowSector};
 pub(crate) use dentry::{Dentries, Dentry, LEVELS_MAX, Slots, name_hash};
 pub(crate) use layout::{
-    HEADS, NAT_ENTRIES, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, SUMMARY_ENTRIES,
+    HEADS, NAT_ENTRIES, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, SUMMARY_ENTRIES, WINDOW_SEGMENTS,
 };
 pub use layout::{Layout, LayoutError, Shape};
 pub use node::Time;

@@ -2,5 +2,6 @@
 
 mod basic;
 mod crash;
+mod crowd;
 mod model;
 mod world;
