@@ -34,6 +34,7 @@ test-program:
 	sh tests/figures.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
+	sh tests/parafs.sh
 	sh tests/ghosts.sh
 	sh tests/vhost.sh
 

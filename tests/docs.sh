@@ -81,7 +81,8 @@ allow stack "base rt ocssd ftl idiscard"
 allow detect "base"
 allow trace "base detect"
 allow serve "base rt ftl"
-allow lab "base rt media ocssd ext4 ftl stack trace serve"
+allow lab "base rt media ocssd ext4 ftl stack trace serve parafs"
+allow parafs "base rt ocssd ftl"
 allow files "base"
 allow ext4 "base"
 allow idiscard "base rt ftl ext4 trace"
@@ -92,7 +93,7 @@ allow model ""
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | detect | ext4 | idiscard | files | trace | serve | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | detect | ext4 | idiscard | files | trace | serve | parafs | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

@@ -32,7 +32,7 @@ impl State {
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
     fn free_min(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let dirty = self.dirty_nodes.len() as u64 + 64;
+        let dirty = self.dirty_nodes.len() as u64 + 16;
         let of_nodes = (2 * dirty).div_ceil(pages) as u32;
         self.layout.shape.regions.min(8) + 4 + of_nodes
     }
@@ -40,7 +40,8 @@ impl State {
     /// A checkpoint would write more than may be lost for want of room.
     fn is_due(&self, dirty_nodes: usize) -> bool {
         let reserve = self.layout.shape.segments() - self.segments_for_users();
-        self.dirty_nodes.len() > dirty_nodes || self.free_min() > reserve / 2
+        let pages = reserve / 8 * self.layout.shape.segment_pages;
+        self.dirty_nodes.len() > dirty_nodes.min(pages as usize)
     }
 
     fn segments_for_users(&self) -> u32 {

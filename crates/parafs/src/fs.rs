@@ -103,6 +103,7 @@ impl Fs {
                 self.changed.wait(cx, || self.lock().is_quiet()).await;
                 Ok(())
             }
+            Need::Numbers => Box::pin(self.checkpoint(cx)).await,
             // Cleaning would need a checkpoint, and that may be who asks.
             Need::Room => Box::pin(self.make_room(cx)).await,
         }
@@ -121,7 +122,8 @@ impl Fs {
     }
 
     async fn bring_node(self: &Arc<Fs>, cx: &Cx, nid: Nid) -> Result<()> {
-        let entry = match self.lock().nat.get(nid) {
+        let looked = self.lock().nat.get(nid);
+        let entry = match looked {
             Ok(entry) => entry,
             Err(Stop::Need(Need::Nat(sector))) => return self.bring_nat(cx, sector).await,
             Err(Stop::Need(_)) => return Ok(()),
@@ -182,11 +184,16 @@ impl Fs {
         for read in reads {
             all = all.and(read.await);
         }
+        self.shrink_pages();
+        all
+    }
+
+    /// Forgets pages that were used longest ago, where there are too many.
+    pub(crate) fn shrink_pages(&self) {
         let mut s = self.lock();
         if s.pages.clean_count() > self.options.cache_pages {
             s.pages.shrink(self.options.cache_pages * 7 / 8);
         }
-        all
     }
 
     async fn bring_page(&self, cx: &Cx, ino: Nid, index: u64) -> Result<()> {
@@ -235,33 +242,12 @@ impl Fs {
         if waited {
             return Ok(()); // there may be some now
         }
-        let (chosen, number, sector) = {
-            let mut s = self.lock();
-            let chosen = s.segments.choose(region, heat);
-            let sectors = self.sb.layout.window_sectors;
-            if chosen.is_empty() {
-                return Ok(());
-            }
-            if s.window.len() + chosen.len() > WINDOW_SEGMENTS {
-                s.window.clear();
-                s.window_used += 1;
-            }
-            // Whoever takes a checkpoint can't wait for one: the last sector is theirs.
-            match s.window_used {
-                used if used >= sectors => return Err(FsError::NoSpace),
-                used if used + 1 == sectors && !s.has_checkpointer => {
-                    drop(s);
-                    return Box::pin(self.checkpoint(cx)).await;
-                }
-                _ => {}
-            }
-            let named = chosen.iter().map(|(segment, _)| (*segment, heat as u8));
-            s.window.extend(named);
-            s.assigning = true;
-            // They are nobody else's meanwhile.
-            s.segments.promise(&chosen);
-            let sector = WindowSector { version: s.version, segments: s.window.clone() };
-            (chosen, s.window_used, sector)
+        let Some(Promised { chosen, number, sector }) = self.promise(region, heat)? else {
+            let none = self.lock().segments.choose(region, heat).is_empty();
+            return match none {
+                true => Ok(()),
+                false => Box::pin(self.checkpoint(cx)).await,
+            };
         };
         let bytes = sector.encode(number);
         let mut recorded = Ok(());
@@ -279,6 +265,34 @@ impl Fs {
         recorded
     }
 
+    /// Segments for heads, and the sector of the window that will name them; nothing where there are none, or
+    /// the window is full.
+    fn promise(&self, region: u32, heat: Heat) -> Result<Option<Promised>> {
+        let mut s = self.lock();
+        let chosen = s.segments.choose(region, heat);
+        if chosen.is_empty() {
+            return Ok(None);
+        }
+        if s.window.len() + chosen.len() > WINDOW_SEGMENTS {
+            s.window.clear();
+            s.window_used += 1;
+        }
+        // Whoever takes a checkpoint can't wait for one: the last sector is theirs.
+        let sectors = self.sb.layout.window_sectors;
+        match s.window_used {
+            used if used >= sectors => return Err(FsError::NoSpace),
+            used if used + 1 == sectors && !s.has_checkpointer => return Ok(None),
+            _ => {}
+        }
+        let named = chosen.iter().map(|(segment, _)| (*segment, heat as u8));
+        s.window.extend(named);
+        s.assigning = true;
+        // They are nobody else's meanwhile.
+        s.segments.promise(&chosen);
+        let sector = WindowSector { version: s.version, segments: s.window.clone() };
+        Ok(Some(Promised { chosen, number: s.window_used, sector }))
+    }
+
     /// Nothing is written any more: what is on the medium is all that there will be.
     pub(crate) fn stop_writing(&self, why: &FsError) {
         let mut s = self.lock();
@@ -286,6 +300,15 @@ impl Fs {
             s.read_only = Some(why.to_string());
         }
     }
+}
+
+/// Segments that heads get when the window names them.
+struct Promised {
+    /// (segment, region)
+    chosen: Vec<(u32, u32)>,
+    /// The sector of the window, and what it has then.
+    number: u64,
+    sector: WindowSector,
 }
 
 pub(crate) fn bit(bytes: &[u8], at: u32) -> bool {

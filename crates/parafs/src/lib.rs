@@ -3,7 +3,7 @@
 //! After "ParaFS: A Log-Structured File System to Exploit the Internal Parallelism of Flash Devices"
 //! (USENIX ATC '16), on the structures of F2FS (FAST '15).
 //!
-//! Owns: what lies on the medium ([`format`], docs/PARAFS.md), a mounted file system ([`Fs`]) and its
+//! Owns: what lies on the medium ([`mod@format`], docs/PARAFS.md), a mounted file system ([`Fs`]) and its
 //! operations, mkfs, recovery, cleaning. Promises: what fsync and sync have acknowledged is there
 //! behind a crash; an operation on names is there whole or not at all; damage is an error with its
 //! place. Never: knows who calls (FUSE, a workload, a test); reads a clock: callers say what time it

@@ -88,6 +88,8 @@ impl Nat {
         }
         match found.len() == count {
             true => Ok(found),
+            // Those that were given back since the checkpoint come with the next one.
+            false if !self.freed.is_empty() => Err(Stop::Need(Need::Numbers)),
             false => Err(Stop::Fail(FsError::NoSpace)),
         }
     }

@@ -8,6 +8,7 @@ use crate::error::FsError;
 use crate::format::{Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position};
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
+use flashlane_base::mutant;
 use std::sync::Arc;
 
 /// What of a node is not on the medium.
@@ -305,6 +306,10 @@ impl State {
             let node = self.node_mut(parent)?;
             NodePage::set_child(node.bytes_mut(), is_inode, slot, NO_NODE);
             self.drop_node(nid)?;
+            // A batch has the nodes that there are, and says of none that it is gone.
+            if !mutant!("parafs.cut-unbound") {
+                self.bound.insert(ino);
+            }
         }
         addrs.iter().for_each(|(_, addr)| self.unname(*addr));
         let gone = addrs.len() as u64 + u64::from(!keeps);

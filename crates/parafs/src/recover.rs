@@ -18,7 +18,7 @@ use crate::segments::Heat;
 use crate::state::{State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Pages that are read at a time.
@@ -43,6 +43,13 @@ pub(crate) async fn roll_forward(
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
     }
+    // Nodes that are made meanwhile get other numbers than files that are still to come.
+    if !mutant!("parafs.found-numbers-free") {
+        let inos = batches.values().flatten().map(|found| found.footer.ino);
+        fs.lock().nat.freed.extend(inos);
+    }
+    // Files that have lost their name to another one: what they wrote later is nobody's.
+    let mut gone = BTreeSet::new();
     for (_, mut nodes) in batches {
         let Batch { nodes: whole, .. } = nodes[0].footer.batch;
         if nodes.len() != whole as usize && !mutant!("parafs.torn-batches-taken") {
@@ -50,10 +57,13 @@ pub(crate) async fn roll_forward(
             continue;
         }
         recovered.batches += 1;
+        if gone.contains(&nodes[0].footer.ino) {
+            continue;
+        }
         // The inode first: it says how long the file is.
         nodes.sort_by_key(|found| found.footer.ofs);
         for found in &nodes {
-            take_node(cx, fs, found).await?;
+            gone.extend(take_node(cx, fs, found).await?);
         }
         let mut s = fs.lock();
         s.segments.age = s.segments.age.max(pack.age);
@@ -128,17 +138,18 @@ async fn nodes_in(
     Ok(found)
 }
 
-/// Has the file's tree say what a node of an fsync says.
-async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<()> {
+/// Has the file's tree say what a node of an fsync says. A file that is deleted by that is said.
+async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<Option<Nid>> {
     let Footer { ino, ofs, .. } = found.footer;
     let (tree, layout) = (fs.lock().tree, fs.sb.layout);
-    let Some((kind, first)) = tree.kind(ofs) else { return Ok(()) };
+    let Some((kind, first)) = tree.kind(ofs) else { return Ok(None) };
+    let mut gone = None;
     if ofs == 0 {
         let inode = Inode::decode(&found.bytes);
         let page_bytes = layout.shape.page_bytes() as u64;
         let is_new = fs.with(cx, |s| s.take_inode(ino, &inode, &found.bytes)).await?;
         if is_new {
-            let gone = fs.with(cx, |s| s.take_name(ino, &inode)).await?;
+            gone = fs.with(cx, |s| s.take_name(ino, &inode)).await?;
             fs.delete(cx, gone).await?;
         }
         // What an older fsync, or the checkpoint, had behind the end.
@@ -146,20 +157,20 @@ async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<()> {
         fs.lock().cuts.insert(ino);
         fs.cut(cx, ino, pages).await?;
         if inode.inline {
-            return Ok(());
+            return Ok(gone);
         }
     }
     let slots = match kind {
         NodeKind::Inode => tree.inode_addrs,
         NodeKind::Direct => tree.slots,
-        NodeKind::Indirect | NodeKind::Xattrs => return Ok(()),
+        NodeKind::Indirect | NodeKind::Xattrs => return Ok(gone),
     };
     for slot in 0..slots as u32 {
         let addr = NodePage::addr(&found.bytes, ofs == 0, slot);
         let index = first + u64::from(slot);
         fs.with(cx, |s| s.take_addr(ino, index, addr)).await?;
     }
-    Ok(())
+    Ok(gone)
 }
 
 impl State {

@@ -229,10 +229,6 @@ impl Segments {
         &self.all[segment as usize]
     }
 
-    pub(crate) fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
     /// Valid pages of all segments.
     pub(crate) fn valid(&self) -> u64 {
         self.valid

@@ -34,6 +34,8 @@ pub(crate) enum Need {
     },
     /// A file that is being cut short.
     Cut(Nid),
+    /// Numbers for nodes: a checkpoint gives back those of nodes that are gone.
+    Numbers,
     /// A free segment: somebody has to clean.
     Room,
     /// That nobody gives segments to a head, and that pages of directories have arrived.
@@ -246,5 +248,13 @@ impl crate::Fs {
     /// See [`State::standing`].
     pub fn standing(&self) -> String {
         self.lock().standing()
+    }
+
+    /// Looks through the tables in memory.
+    ///
+    /// # Errors
+    /// They do not agree, and where.
+    pub fn walk(&self) -> Result<(), String> {
+        self.lock().segments.walk()
     }
 }

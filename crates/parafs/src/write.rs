@@ -231,6 +231,7 @@ impl Fs {
                 outcome = outcome.and(result).and(ended);
             }
             self.changed.wake(cx);
+            self.shrink_pages();
         }
         outcome
     }

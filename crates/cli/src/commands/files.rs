@@ -9,6 +9,8 @@ use std::fmt::Display;
 use std::rc::Rc;
 use std::time::SystemTime;
 
+/// What programs see as the time of their files.
+#[expect(clippy::disallowed_methods, reason = "files have the time of this machine")]
 fn clock() -> Time {
     time_from(SystemTime::now())
 }

@@ -198,7 +198,9 @@ impl Known {
             // Since then it may have lost the name, or not, as far as it is known to the medium.
             let same = self.moments[*when..].iter().all(|names| has(names, entry, *ino));
             match *acked && same {
-                true => drop(wanted.insert(path, *ino)),
+                true => {
+                    wanted.insert(path, *ino);
+                }
                 false => may.push((path, *ino)),
             }
         }
@@ -315,21 +317,31 @@ impl Actor {
                 println!("create {path}: {}", made.ino);
                 let mut k = known.lock();
                 match mode {
-                    DIR => drop(k.dirs.insert(made.ino)),
-                    _ => drop(k.files.insert(made.ino, Versions::new())),
+                    DIR => {
+                        k.dirs.insert(made.ino);
+                    }
+                    _ => {
+                        k.files.insert(made.ino, Versions::new());
+                    }
                 }
-                k.become_names(|names| drop(names.insert(path, made.ino)));
+                k.become_names(|names| {
+                    names.insert(path, made.ino);
+                });
             }
             6..=8 if there.is_some() && !is_dir => {
                 println!("unlink {path}: {there:?}");
-                known.lock().become_names(|names| drop(names.remove(&path)));
+                known.lock().become_names(|names| {
+                    names.remove(&path);
+                });
                 fs.unlink(&cx, dir, name.as_bytes(), t).await.expect("it is there");
             }
             6..=8 if is_dir => {
                 let below = format!("{path}/");
                 let empty = !known.lock().names().keys().any(|name| name.starts_with(&below));
                 if empty {
-                    known.lock().become_names(|names| drop(names.remove(&path)));
+                    known.lock().become_names(|names| {
+                        names.remove(&path);
+                    });
                 }
                 let done = fs.rmdir(&cx, dir, name.as_bytes(), t).await;
                 assert_eq!(done, if empty { Ok(()) } else { Err(FsError::NotEmpty) });
@@ -358,7 +370,9 @@ impl Actor {
             12 if there.is_none() && fs.space().free > 8 => {
                 let Some((_, ino)) = self.pick(false) else { return };
                 println!("link {path}: {ino}");
-                known.lock().become_names(|names| drop(names.insert(path, ino)));
+                known.lock().become_names(|names| {
+                    names.insert(path, ino);
+                });
                 fs.link(&cx, ino, dir, name.as_bytes(), t).await.expect("it is allowed");
             }
             13..=16 => {
@@ -486,6 +500,8 @@ fn life(seed: u64, store: &Store, page_sectors: u32, seen: &mut Seen) {
                 return Recovered::default();
             }
             let medium = store_then.medium(&cx).await;
+            // The checkpoint by itself is one, whatever is behind it.
+            sound_on(&cx, &medium).await;
             let mounted = Fs::mount(&cx, medium, small()).await;
             let (fs, found) = mounted.expect("it is mounted");
             let (names, contents) = look(&cx, &fs, gap).await;

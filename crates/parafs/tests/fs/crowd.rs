@@ -75,6 +75,7 @@ fn crowd(seed: u64, store: Store, page_sectors: u32) {
         for one in all {
             one.await;
         }
+        assert_eq!(fs.walk(), Ok(()), "{}", fs.standing());
         fs.unmount(&cx).await.expect("it is written");
         sound_on(&cx, &medium).await;
     });

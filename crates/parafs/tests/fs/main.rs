@@ -4,4 +4,5 @@ mod basic;
 mod crash;
 mod crowd;
 mod model;
+mod moments;
 mod world;

@@ -337,6 +337,7 @@ async fn life(cx: Cx, seed: u64, steps: u32) {
         }
     }
     actor.compare(ROOT).await;
+    assert_eq!(actor.fs.walk(), Ok(()));
     actor.fs.unmount(&cx).await.expect("it is written");
     let report = sound(&cx, &device).await;
     let dirs = actor.model.nodes.keys().filter(|ino| actor.model.is_dir(**ino)).count();

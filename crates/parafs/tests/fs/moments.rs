@@ -1,0 +1,214 @@
+//! What only shows at one moment.
+
+use super::world::{FILE, content, create, make, mount, new, now, ram, run, small, sound};
+use flashlane_base::{Lba, Ns, Rng};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
+use flashlane_parafs::{Fs, Medium, ROOT};
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{CostTable, Cx, Virtual};
+use flashlane_testkit::{Keep, Ram};
+use std::sync::Arc;
+
+/// Far enough for another node.
+const FAR: u64 = 2000 * 4096;
+
+/// A file is overwritten at its start and behind what its inode names, and made durable; the power goes
+/// so long after that was begun. What is there then: the start, and the far part.
+fn cut_fsync(behind: Ns, seed: u64) {
+    let device = ram(12, seed);
+    let before = device.clone();
+    run(seed, async move |cx| {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 0, &[1; 8192], now(&cx)).await.expect("room");
+        fs.sync(&cx).await.expect("it is written");
+    });
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let (cx, theirs) = (clock.cx(), device.clone());
+    let acked = clock.run(async move {
+        let fs = mount(&cx, &theirs).await;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+        let (writer, its) = (fs.clone(), cx.clone());
+        let acked = Arc::new(Mutex::new(false));
+        let told = acked.clone();
+        writer.write(&its, f, 0, &[2; 8192], now(&its)).await.expect("room");
+        writer.write(&its, f, FAR, &[3; 4096], now(&its)).await.expect("room");
+        cx.spawn(async move {
+            writer.fsync(&its, f, false).await.expect("it is written");
+            *told.lock() = true;
+        });
+        cx.sleep(behind).await;
+        *acked.lock()
+    });
+    let acked = acked.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Drawn(seed));
+    run(seed, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there");
+        let grown = f.size == FAR + 4096;
+        assert!(grown || f.size == 8192 && !acked, "{} bytes, acknowledged: {acked}", f.size);
+        // Nothing of a batch that was cut short comes back when the file grows.
+        fs.truncate(&cx, f.ino, FAR + 4096, now(&cx)).await.expect("room");
+        let (mut start, mut far) = ([0; 8192], [9; 4096]);
+        fs.read(&cx, f.ino, 0, &mut start).await.expect("it is read");
+        fs.read(&cx, f.ino, FAR, &mut far).await.expect("it is read");
+        let wanted = if grown { (2, 3) } else { (1, 0) };
+        assert_eq!((start, far), ([wanted.0; 8192], [wanted.1; 4096]), "behind {behind}");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+#[test]
+fn an_fsync_that_is_cut_counts_whole_or_not_at_all() {
+    for us in (0..240).step_by(6) {
+        for seed in 0..5 {
+            cut_fsync(Ns::from_us(us), us * 10 + seed);
+        }
+    }
+}
+
+/// A file that was long, and short, and is long again: its fsyncs have all three.
+#[test]
+fn what_was_cut_off_does_not_come_back() {
+    let device = ram(12, 1);
+    let before = device.clone();
+    let clock = Virtual::new(1, 1, CostTable::zero());
+    let cx = clock.cx();
+    let lived = clock.run(async move {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, FAR, &[3; 4096], now(&cx)).await.expect("room");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        fs.truncate(&cx, f, 5000, now(&cx)).await.expect("it is shorter");
+        fs.truncate(&cx, f, FAR + 4096, now(&cx)).await.expect("it is longer");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+    });
+    lived.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Oldest);
+    run(2, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("it was made durable").ino;
+        let mut far = [9; 4096];
+        assert_eq!(fs.read(&cx, f, FAR, &mut far).await, Ok(4096));
+        assert_eq!(far, [0; 4096]);
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+/// The number of a deleted file goes to another one: a mount takes neither for the other.
+#[test]
+fn a_number_is_one_files_since_a_checkpoint() {
+    let device = ram(7, 1);
+    let before = device.clone();
+    let clock = Virtual::new(1, 1, CostTable::zero());
+    let cx = clock.cx();
+    let lived = clock.run(async move {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let a = create(&cx, &fs, ROOT, "a", FILE).await.ino;
+        fs.write(&cx, a, 0, b"of a", now(&cx)).await.expect("room");
+        fs.sync(&cx).await.expect("it is written");
+        fs.unlink(&cx, ROOT, b"a", now(&cx)).await.expect("it is there");
+        for i in 0.. {
+            let name = format!("b{i}");
+            let b = fs.create(&cx, ROOT, name.as_bytes(), &new(FILE), now(&cx)).await;
+            let b = b.expect("numbers come back with a checkpoint").ino;
+            if b == a {
+                fs.write(&cx, b, 0, b"of b", now(&cx)).await.expect("room");
+                fs.fsync(&cx, b, false).await.expect("it is written");
+                return name;
+            }
+            fs.unlink(&cx, ROOT, name.as_bytes(), now(&cx)).await.expect("it is there");
+        }
+        unreachable!("numbers come round")
+    });
+    let name = lived.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Oldest);
+    run(2, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        let b = fs.lookup(&cx, ROOT, name.as_bytes()).await.expect("it was made durable");
+        assert_eq!(content(&cx, &fs, b.ino).await, b"of b");
+        assert!(fs.lookup(&cx, ROOT, b"a").await.is_err(), "its number is another file's");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+/// A device of which some reads take long.
+struct Slow {
+    ram: Arc<Ram>,
+    /// The next read is one of them.
+    next: Mutex<bool>,
+}
+
+impl BlockDev for Slow {
+    fn info(&self) -> &BlockInfo {
+        self.ram.info()
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        if io.op == BlockOp::Read && std::mem::take(&mut *self.next.lock()) {
+            return Started::later(async move {
+                cx.sleep(Ns::from_secs(10)).await;
+                self.ram.start(cx, io).await
+            });
+        }
+        self.ram.start(cx, io)
+    }
+    fn expect(&self, op: BlockOp, lba: Lba) {
+        self.ram.expect(op, lba);
+    }
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.ram.extent(lba, most)
+    }
+}
+
+/// Others move the page that is being read, and its place goes to somebody else.
+#[test]
+fn a_read_that_takes_long_gives_what_the_file_holds() {
+    run(1, async |cx| {
+        let device = ram(7, 1);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 0, &[7; 12_288], now(&cx)).await.expect("room");
+        let other = create(&cx, &fs, ROOT, "other", FILE).await.ino;
+        fs.unmount(&cx).await.expect("it is written");
+        let slow = Arc::new(Slow { ram: device, next: Mutex::new(false) });
+        let medium = Medium::Linear(slow.clone());
+        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        // The nodes are there, and the page is not.
+        fs.attributes(&cx, f).await.expect("it is there");
+        let mut last = [0; 10];
+        fs.read(&cx, f, 8192, &mut last).await.expect("it is read");
+        *slow.next.lock() = true;
+        let (reader, its) = (fs.clone(), cx.clone());
+        let read = cx.spawn_join(async move {
+            let mut first = vec![0; 4096];
+            reader.read(&its, f, 0, &mut first).await.expect("it is read");
+            first
+        });
+        cx.sleep(Ns::from_ms(1)).await;
+        assert!(!*slow.next.lock(), "it is being read");
+        fs.write(&cx, f, 0, &[8; 4096], now(&cx)).await.expect("room");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        let mut rng = Rng::stream(1, "others", 0);
+        for _ in 0..400 {
+            let at = 4096 * rng.below(200);
+            fs.write(&cx, other, at, &[9; 40_960], now(&cx)).await.expect("room");
+            fs.fsync(&cx, other, false).await.expect("it is written");
+        }
+        fs.sync(&cx).await.expect("it is written");
+        assert!(cx.now() < Ns::from_secs(10), "it is still being read");
+        assert!(read.await == [8; 4096]);
+        let mut again = vec![0; 4096];
+        fs.read(&cx, f, 0, &mut again).await.expect("it is read");
+        assert!(again == [8; 4096]);
+    });
+}

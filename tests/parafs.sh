@@ -1,0 +1,119 @@
+#!/bin/sh
+# ParaFS as a directory of this machine: programs on it, a kill of the mount, the check.
+# Use: sh tests/parafs.sh            (FLASHLANE=path/to/flashlane for another binary)
+# Needs /dev/fuse and a way to mount (else `fuse` is skipped).
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+bin=${FLASHLANE:-$root/target/release/flashlane}
+bin=$(realpath "$bin")
+dir=$(mktemp -d)
+server=
+failed=0
+leave() {
+    fusermount3 -uz "$dir/mnt" 2>/dev/null
+    [ -z "$server" ] || kill -9 "$server" 2>/dev/null
+    rm -rf "$dir"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+cd "$dir" || exit 1
+mkdir mnt
+
+fail() {
+    echo "FAIL  parafs: $*"
+    failed=$((failed + 1))
+}
+# must WHAT COMMAND...: it ends well.
+must() {
+    what=$1
+    shift
+    timeout 120 "$@" >out 2>err </dev/null && return
+    fail "$what (exit $?)"
+    tail -n 5 out err | sed 's/^/      | /'
+}
+# refused WORDS COMMAND...: it exits with 2, and says so.
+refused() {
+    words=$1
+    shift
+    timeout 60 "$@" >out 2>err </dev/null
+    code=$?
+    [ $code = 2 ] && grep -q "$words" err || fail "$* exits with $code and says: $(head -n 1 err)"
+}
+begin() {
+    : >ready
+    "$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
+    server=$!
+    for _ in $(seq 100); do
+        grep -q "^ready $dir/mnt$" ready && return 0
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    return 1
+}
+end() {
+    must "umount" fusermount3 -u mnt
+    wait "$server" || fail "the mount ends with $?"
+    server=
+}
+
+refused "my.img" "$bin" mkfs my.img
+must "a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=4 --set geometry.chunks_per_pu=64
+refused "no ParaFS file system" "$bin" mount my.img mnt
+must "mkfs" "$bin" mkfs my.img --label "a label"
+refused "already (a label)" "$bin" mkfs my.img
+refused "no directory" "$bin" mount my.img my.img
+refused "nowhere" "$bin" mount my.img nowhere
+must "fsck of an empty one" "$bin" fsck my.img
+if ! begin; then
+    if grep -q "can't be mounted there" said; then
+        sh "$root/tests/skip.sh" note fuse "$(head -n 1 said)"
+        exit 0
+    fi
+    fail "mount: $(head -n 1 said)"
+    exit 1
+fi
+refused "." "$bin" fsck my.img # it is in use
+mkdir mnt/d
+must "a copy" cp "$bin" mnt/d/program
+cmp -s "$bin" mnt/d/program || fail "the copy differs"
+ln -s d/program mnt/link
+ln mnt/d/program mnt/other
+[ "$(stat -c %h mnt/other)" = 2 ] || fail "a hard link counts $(stat -c %h mnt/other)"
+for i in $(seq 300); do echo "$i" >"mnt/d/file $i"; done
+[ "$(ls mnt/d | wc -l)" = 301 ] || fail "$(ls mnt/d | wc -l) names in the directory"
+dd if=/dev/zero of=mnt/sparse bs=4096 count=1 seek=100000000 conv=fsync 2>/dev/null || fail "a file of 400 GB"
+[ "$(du -k mnt/sparse | cut -f 1)" -lt 100 ] || fail "holes take room"
+# What is durable survives a kill; what is not may.
+dd if=/dev/urandom of=mnt/durable bs=1M count=3 conv=fsync 2>/dev/null
+cp mnt/durable kept
+if command -v sqlite3 >/dev/null; then
+    for mode in delete wal; do
+        timeout 60 sqlite3 "mnt/$mode.db" "pragma journal_mode=$mode; pragma synchronous=full; create table t(a);
+            with recursive c(x) as (select 1 union all select x + 1 from c where x < 500) insert into t select x from c;" >out 2>&1 ||
+            fail "SQLite, $mode: $(tail -n 1 out)"
+    done
+fi
+kill -9 "$server"
+wait "$server" 2>/dev/null
+server=
+fusermount3 -uz mnt
+must "fsck behind a kill" "$bin" fsck my.img
+grep -q "nothing wrong found" out || fail "fsck: $(tail -n 1 out)"
+begin || fail "a mount behind a kill: $(head -n 1 said)"
+cmp -s kept mnt/durable || fail "what was durable differs"
+for mode in delete wal; do
+    [ -f "mnt/$mode.db" ] || continue
+    rows=$(timeout 60 sqlite3 "mnt/$mode.db" "pragma integrity_check; select count(*) from t;" 2>&1 | tr '\n' ' ')
+    [ "$rows" = "ok 500 " ] || fail "SQLite, $mode: $rows"
+done
+if command -v git >/dev/null && [ -d "$root/.git" ]; then
+    must "a clone" git clone -q "$root" mnt/repository
+    must "its check" git -C mnt/repository fsck
+fi
+rm -rf mnt/d mnt/repository
+end
+must "fsck at the end" "$bin" fsck my.img
+grep -q "nothing wrong found" out || fail "fsck: $(tail -n 1 out)"
+[ $failed = 0 ] || exit 1
+echo "parafs: all good"
