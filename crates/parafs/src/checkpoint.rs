@@ -76,11 +76,9 @@ impl State {
             self.nat.get(*nid)?;
             by_heat.entry(self.heat_of(*nid)?).or_default().push(*nid);
         }
-        // The table is written from what is in memory.
-        if self.nat.changed.len() + nodes.len() > self.journals.0 {
-            for sector in nat_sectors(self.nat.changed.iter()) {
-                self.nat.sector(sector)?;
-            }
+        // What has changed is written, to the table or beside it.
+        for nid in &self.nat.changed {
+            self.nat.get(*nid)?;
         }
         if let Some(segment) = self.segments.known_in_part() {
             return Err(Stop::Need(Need::Summary(segment)));
@@ -98,6 +96,7 @@ impl State {
         }
 
         // From here on nothing lacks.
+        self.changes += 1;
         self.along.clear();
         self.checkpointing = true;
         let mut pages = Vec::with_capacity(along.len());

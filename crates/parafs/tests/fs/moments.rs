@@ -3,7 +3,7 @@
 use super::world::{FILE, content, create, make, mount, new, now, ram, run, small, sound};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
-use flashlane_parafs::{Fs, Medium, ROOT};
+use flashlane_parafs::{Fs, Medium, Options, ROOT};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::{Keep, Ram};
@@ -98,6 +98,26 @@ fn what_was_cut_off_does_not_come_back() {
         assert_eq!(far, [0; 4096]);
         fs.unmount(&cx).await.expect("it is written");
         sound(&cx, &device).await;
+    });
+}
+
+/// A mount that keeps less beside the tables than the checkpoint did writes them at once, before it has
+/// looked at any node.
+#[test]
+fn what_a_checkpoint_kept_beside_the_tables_is_not_lost() {
+    run(1, async |cx| {
+        let device = ram(24, 1);
+        make(&cx, &device, 1).await;
+        let medium = Medium::Linear(device.clone());
+        let (fs, _) = Fs::mount(&cx, medium, Options::default()).await.expect("it is mounted");
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 0, &[5; 1 << 20], now(&cx)).await.expect("room");
+        fs.unmount(&cx).await.expect("it is written");
+        for _ in 0..2 {
+            let fs = mount(&cx, &device).await;
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+        }
     });
 }
 
