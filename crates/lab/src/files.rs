@@ -311,11 +311,14 @@ async fn use_it(
                 Err(_) => {}
             }
             // What is there is durable, whatever happens now.
-            fs.sync(&cx).await.map_err(of_fs(&name))?;
+            if let Err(e) = fs.sync(&cx).await {
+                say(&format_args!("{}: {e}", at.display()));
+            }
             cx.sleep(Ns::from_ms(200)).await;
         }
         cx.sleep(LOOK_EVERY).await;
     }
+    mounted.drained(&cx).await;
     fs.unmount(&cx).await.map_err(of_fs(&name))
 }
 

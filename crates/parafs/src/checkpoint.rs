@@ -32,6 +32,8 @@ struct Moment {
     pack: Pack,
     /// Segments that nothing needs behind it.
     leaving: Vec<u32>,
+    /// Writes of nodes that had failed before: nodes of fsyncs are on their way.
+    failed_before: u64,
     // What is forgotten when it is durable.
     young: BTreeSet<Nid>,
     bound: BTreeSet<Nid>,
@@ -183,6 +185,7 @@ impl State {
             tables,
             pack,
             leaving,
+            failed_before: self.nodes_failed,
             young: std::mem::take(&mut self.young),
             bound: std::mem::take(&mut self.bound),
             freed: std::mem::take(&mut self.nat.freed),
@@ -283,6 +286,11 @@ impl Fs {
         let outcome = match written {
             Ok(()) => {
                 s.committed(&m);
+                if clean {
+                    // Nothing comes behind it.
+                    s.unmounted = true;
+                    s.read_only = Some("it is unmounted".into());
+                }
                 Ok(m.leaving)
             }
             Err(e) => {
@@ -323,6 +331,9 @@ impl Fs {
         outcome?;
         // fsyncs that were under way: their nodes belong to it.
         self.changed.wait(cx, || self.lock().nodes_in_flight == 0).await;
+        if self.lock().nodes_failed != m.failed_before && !mutant!("parafs.failed-nodes-named") {
+            return Err(FsError::Io("a node of an fsync could not be written".into()));
+        }
         let layout = self.sb.layout;
         for (segment, _, sectors) in &m.summaries {
             self.medium.write_meta(cx, layout.summary_at(*segment), sectors).await?;
@@ -338,11 +349,12 @@ impl Fs {
             self.flush(cx).await?;
         }
         let foot_at = place + (all.len() / SECTOR) as u64;
-        self.medium.write_meta(cx, foot_at, &foot).await?;
-        if mutant!("parafs.checkpoint-unflushed") {
-            return Ok(());
+        let mut written = self.medium.write_meta(cx, foot_at, &foot).await;
+        if written.is_ok() && !mutant!("parafs.checkpoint-unflushed") {
+            written = self.flush(cx).await;
         }
-        self.flush(cx).await
+        // It may count, or not: another try would change what it needs if it does.
+        written.map_err(|e| FsError::ReadOnly(format!("a checkpoint may be there or not: {e}")))
     }
 
     /// Trims a segment that a checkpoint has left.

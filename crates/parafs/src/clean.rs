@@ -11,6 +11,8 @@ use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
 use crate::fs::Fs;
 use crate::state::{Need, State, Step, Stop};
+use crate::write::By;
+use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
@@ -28,13 +30,17 @@ enum Moved {
 }
 
 impl State {
+    /// Free segments that a checkpoint of what is dirty takes, at most.
+    pub(crate) fn free_for_nodes(&self) -> u32 {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let dirty = self.dirty_nodes.len() as u64 + 16;
+        (2 * dirty).div_ceil(pages) as u32
+    }
+
     /// Free segments that must be there before anything else is made dirty: what a checkpoint writes
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
     fn free_min(&self) -> u32 {
-        let pages = u64::from(self.layout.shape.segment_pages);
-        let dirty = self.dirty_nodes.len() as u64 + 16;
-        let of_nodes = (2 * dirty).div_ceil(pages) as u32;
-        self.layout.shape.regions.min(8) + 4 + of_nodes
+        self.layout.shape.regions.min(8) + 4 + self.free_for_nodes()
     }
 
     /// A checkpoint would write more than may be lost for want of room.
@@ -90,6 +96,10 @@ impl State {
         let Some((_, first)) = self.tree.kind(ofs) else { return Ok(Moved::Gone) };
         let index = first + u64::from(owner.slot);
         self.inode(ino)?;
+        // Whoever cuts it short takes the page away.
+        if self.cuts.contains(&ino) && !mutant!("parafs.cut-moved") {
+            return Ok(Moved::Gone);
+        }
         if !self.pages.has(ino, index) {
             return Err(Stop::Need(Need::Pages(ino, vec![index])));
         }
@@ -186,7 +196,7 @@ impl Fs {
         files.sort_unstable();
         for of_file in files.chunk_by(|a, b| a.0 == b.0) {
             let indexes: Vec<u64> = of_file.iter().map(|(_, index)| *index).collect();
-            self.write_back(cx, of_file[0].0, &indexes, false).await?;
+            self.write_back(cx, of_file[0].0, &indexes, By::Cleaner).await?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Fs {
     }
 
     /// Brings what an operation lacks.
-    async fn bring(self: &Arc<Fs>, cx: &Cx, need: Need) -> Result<()> {
+    pub(crate) async fn bring(self: &Arc<Fs>, cx: &Cx, need: Need) -> Result<()> {
         match need {
             Need::Nat(sector) => self.bring_nat(cx, sector).await,
             Need::Node(nid) => self.bring_node(cx, nid).await,

@@ -380,7 +380,8 @@ impl Check<'_> {
                 slot = at + Slots::taken(entry.name.len());
                 counted += 1;
                 let hash = name_hash(&entry.name);
-                let here = (0..inode.levels).any(|level| {
+                let levels = inode.levels.min(crate::format::LEVELS_MAX);
+                let here = (0..levels).any(|level| {
                     let (first, count) = Slots::bucket(level, hash);
                     (first..first + count).contains(&page)
                 });

@@ -24,6 +24,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
@@ -59,11 +60,22 @@ pub type Clock = fn() -> Time;
 type Done = Pin<Box<dyn Future<Output = ()>>>;
 type Call = Box<dyn FnOnce(Arc<Fs>, Cx) -> Done + Send>;
 
-/// Requests that no task has begun.
+/// Requests of the kernel.
 #[derive(Default)]
 struct Queue {
+    /// Those that no task has begun.
     waiting: Mutex<Vec<Call>>,
+    /// Those that are not answered.
+    open: AtomicUsize,
     bell: Bell,
+}
+
+impl Queue {
+    fn put(&self, call: Call) {
+        self.open.fetch_add(1, Ordering::AcqRel);
+        self.waiting.lock().push(call);
+        self.bell.ring();
+    }
 }
 
 /// What the kernel asks, on the thread that reads it.
@@ -83,7 +95,11 @@ impl Port for Intake {
     fn serve(&mut self, cx: &Cx) {
         self.came.append(&mut self.queue.waiting.lock());
         for call in self.came.drain(..) {
-            cx.spawn(call(self.fs.clone(), cx.clone()));
+            let (done, queue) = (call(self.fs.clone(), cx.clone()), self.queue.clone());
+            cx.spawn(async move {
+                done.await;
+                queue.open.fetch_sub(1, Ordering::AcqRel);
+            });
         }
     }
 
@@ -99,6 +115,7 @@ impl Port for Intake {
 /// A file system that is mounted on a directory.
 pub struct Mounted {
     reader: JoinHandle<io::Result<()>>,
+    queue: Arc<Queue>,
     unmounts: Arc<std::sync::Mutex<fuser::SessionUnmounter>>,
     _port: Opened,
 }
@@ -136,7 +153,7 @@ impl Mounted {
         let unmounts = Arc::new(std::sync::Mutex::new(session.unmount_callable()));
         let reader = std::thread::Builder::new().name("parafs".into());
         let reader = reader.spawn(move || session.run())?;
-        Ok(Mounted { reader, unmounts, _port: port })
+        Ok(Mounted { reader, queue, unmounts, _port: port })
     }
 
     /// Somebody has unmounted it.
@@ -165,6 +182,13 @@ impl Mounted {
             cx.sleep(LOOK_EVERY).await;
         }
         Ok(())
+    }
+
+    /// Waits until everything is answered that was asked before it was over.
+    pub async fn drained(&self, cx: &Cx) {
+        while self.queue.open.load(Ordering::Acquire) > 0 {
+            cx.sleep(LOOK_EVERY).await;
+        }
     }
 }
 
@@ -284,8 +308,7 @@ impl Calls {
                 }
             })
         });
-        self.queue.waiting.lock().push(call);
-        self.queue.bell.ring();
+        self.queue.put(call);
     }
 
     fn make(&self, dir: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
@@ -695,8 +718,7 @@ impl Filesystem for Calls {
                 reply.statfs(pages, free, free, s.files, s.files_free, bytes, 255, bytes);
             })
         });
-        self.queue.waiting.lock().push(call);
-        self.queue.bell.ring();
+        self.queue.put(call);
     }
 
     fn setxattr(

@@ -165,12 +165,14 @@ impl Fs {
             Arc::new(Fs { medium, sb, options, state: Mutex::new(state), changed: Notify::new() });
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
+            fs.lock().recovering = true;
             recover::roll_forward(cx, &fs, &pack, &mut recovered).await?;
         }
         recovered.orphans = fs.end_orphans(cx).await?;
         // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what
         // was found, and nothing of what was not is ever found again.
         fs.checkpoint(cx).await?;
+        fs.lock().recovering = false;
         Ok((fs, recovered))
     }
 
@@ -210,8 +212,13 @@ impl Fs {
     /// # Errors
     /// The medium did not take it: the next mount finds what was durable.
     pub async fn unmount(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
-        if self.lock().read_only.is_some() {
-            return Ok(());
+        {
+            let s = self.lock();
+            match &s.read_only {
+                Some(_) if s.unmounted => return Ok(()),
+                Some(why) => return Err(FsError::ReadOnly(why.clone())),
+                None => {}
+            }
         }
         self.lock().opens.clear();
         self.end_orphans(cx).await?;
@@ -219,7 +226,6 @@ impl Fs {
         self.changed.wait(cx, || self.lock().trims == 0).await;
         self.take_checkpoint(cx, true).await?;
         self.changed.wait(cx, || self.lock().trims == 0).await;
-        self.stop_writing(&FsError::ReadOnly("it is unmounted".into()));
         Ok(())
     }
 }

@@ -105,7 +105,7 @@ impl Nat {
     pub(crate) fn give_back(&mut self, nid: Nid) {
         self.set(nid, NatEntry::default());
         self.freed.insert(nid);
-        self.used -= 1;
+        self.used = self.used.saturating_sub(1);
     }
 
     /// A sector as it is now.

@@ -110,7 +110,7 @@ impl State {
         self.changes += 1;
         match entry.addr.is_page() {
             true => self.segments.invalidate(entry.addr),
-            false => self.new_nodes -= 1,
+            false => self.new_nodes = self.new_nodes.saturating_sub(1),
         }
         self.nat.give_back(nid);
         if let Some(node) = self.nodes.remove(&nid) {
@@ -124,7 +124,7 @@ impl State {
         let NatEntry { ino, addr: before } = self.nat.get(nid)?;
         match before.is_page() {
             true => self.segments.invalidate(before),
-            false => self.new_nodes -= 1,
+            false => self.new_nodes = self.new_nodes.saturating_sub(1),
         }
         self.nat.set(nid, NatEntry { ino, addr });
         Ok(())
@@ -218,7 +218,7 @@ impl State {
         let node = self.node_mut(nid)?;
         NodePage::set_addr(node.bytes_mut(), is_inode, slot, addr);
         self.kept += u64::from(addr == Addr::KEPT);
-        self.kept -= u64::from(before == Addr::KEPT);
+        self.kept = self.kept.saturating_sub(u64::from(before == Addr::KEPT));
         let inode = self.inode_mut(ino)?;
         match (before == Addr::NONE, addr == Addr::NONE) {
             (true, false) => inode.pages += 1,
@@ -344,7 +344,7 @@ impl State {
 
     /// No file names this page any more.
     pub(crate) fn unname(&mut self, addr: Addr) {
-        self.kept -= u64::from(addr == Addr::KEPT);
+        self.kept = self.kept.saturating_sub(u64::from(addr == Addr::KEPT));
         self.segments.invalidate(addr);
     }
 }

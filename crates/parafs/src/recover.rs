@@ -87,6 +87,16 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
         fs.medium.read_meta(cx, layout.window + number, &mut bytes).await?;
         match WindowSector::decode(&bytes, number) {
             Ok(window) if window.version == pack.version => {
+                // This mount goes on with it, and may be cut short as the one before.
+                let named: Vec<u32> = window.segments.iter().map(|(segment, _)| *segment).collect();
+                let mut s = fs.lock();
+                if !mutant!("parafs.window-forgotten") {
+                    (s.window_used, s.window) = (number, window.segments.clone());
+                }
+                if !mutant!("parafs.window-free") {
+                    s.segments.seen(&named);
+                }
+                drop(s);
                 let of_nodes = window.segments.into_iter().filter(|(segment, heat)| {
                     let known = Heat::ALL.get(usize::from(*heat));
                     *segment < layout.shape.segments() && known.is_some_and(|heat| heat.is_node())

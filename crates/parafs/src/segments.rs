@@ -219,7 +219,7 @@ impl Segments {
         };
         let s = &mut self.all[segment as usize];
         s.used = used;
-        match used == Use::Full && s.valid == 0 {
+        match used == Use::Full && s.valid == 0 && s.pending == 0 {
             true => self.empty.insert(segment),
             false => self.empty.remove(&segment),
         };
@@ -261,15 +261,15 @@ impl Segments {
     }
 
     /// The next page for content of this heat, in the region whose turn it is. It counts as pending
-    /// until it is published or dropped.
-    pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner) -> Step<Addr> {
+    /// until it is published or dropped. Of the free segments `kept` are for others.
+    pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
         let regions = self.layout.shape.regions;
         for i in 0..regions {
             let region = (self.turn[heat as usize] + i) % regions;
             if self.head_has(&self.heads[self.head(region, heat)]) > 0 {
                 return Ok(self.give(region, heat, owner));
             }
-            if !self.free[region as usize].is_empty() {
+            if !self.free[region as usize].is_empty() && self.free() > kept {
                 return Err(Stop::Need(Need::Segments { region, heat }));
             }
         }
@@ -398,6 +398,15 @@ impl Segments {
         self.changed.insert(segment);
     }
 
+    /// A mount looks at them: they are not used before its checkpoint has what it has found.
+    pub(crate) fn seen(&mut self, segments: &[u32]) {
+        for segment in segments {
+            if self.all.get(*segment as usize).is_some_and(|s| s.used == Use::Free) {
+                self.set_used(*segment, Use::Full);
+            }
+        }
+    }
+
     /// A page that a mount has found, and whose it is.
     pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
         let (segment, page) = self.layout.segment_of(addr);
@@ -473,21 +482,9 @@ impl Segments {
 
     /// A checkpoint is taken: segments without anything valid leave with it.
     pub(crate) fn leave(&mut self) -> Vec<u32> {
-        let leaving: Vec<u32> = std::mem::take(&mut self.empty)
-            .into_iter()
-            .filter(|segment| self.all[*segment as usize].pending == 0)
-            .collect();
+        let leaving: Vec<u32> = self.empty.iter().copied().collect();
         leaving.iter().for_each(|segment| self.set_used(*segment, Use::Leaving));
-        self.refill_empty();
         leaving
-    }
-
-    /// Those that stay although they are empty are found again.
-    fn refill_empty(&mut self) {
-        for segment in 0..self.all.len() as u32 {
-            let used = self.all[segment as usize].used;
-            self.set_used(segment, used);
-        }
     }
 
     /// The checkpoint that these left with was not completed.
@@ -522,10 +519,10 @@ impl Segments {
     /// Its owners have come from the medium.
     pub(crate) fn bring_owners(&mut self, segment: u32, mut owners: Vec<Owner>) {
         let s = &mut self.all[segment as usize];
-        if let Some(newer) = &s.owners {
-            let from = newer.iter().position(|o| *o != Owner::default()).unwrap_or(newer.len());
-            owners.truncate(from);
-            owners.extend_from_slice(&newer[from..]);
+        for (page, owner) in s.owners.iter().flatten().enumerate() {
+            if *owner != Owner::default() {
+                owners[page] = *owner;
+            }
         }
         (s.owners, s.asked) = (Some(owners), true);
     }

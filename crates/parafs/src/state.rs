@@ -106,6 +106,10 @@ pub(crate) struct State {
     pub(crate) batches: u32,
     /// Writes of nodes under way.
     pub(crate) nodes_in_flight: u32,
+    /// Writes of nodes that have failed.
+    pub(crate) nodes_failed: u64,
+    /// A mount is taking what it has found: it needs no room that was not there before.
+    pub(crate) recovering: bool,
     /// Nodes that were never written: they have no page yet.
     pub(crate) new_nodes: u64,
     /// Pages of files for which room is kept: they were never written.
@@ -119,6 +123,8 @@ pub(crate) struct State {
     /// Sectors of the window that are full, and what the next one names.
     pub(crate) window_used: u64,
     pub(crate) window: Vec<(u32, u8)>,
+    /// It was unmounted.
+    pub(crate) unmounted: bool,
     /// Why nothing may be written any more.
     pub(crate) read_only: Option<String>,
     /// Counts uses and changes.
@@ -158,6 +164,8 @@ impl State {
             trims: 0,
             batches: 0,
             nodes_in_flight: 0,
+            nodes_failed: 0,
+            recovering: false,
             new_nodes: 0,
             kept: 0,
             files: 0,
@@ -166,6 +174,7 @@ impl State {
             capacity: data * u64::from(shape.segment_pages),
             window_used: 0,
             window: Vec::new(),
+            unmounted: false,
             read_only: None,
             clock: 0,
             changes: 0,
@@ -185,7 +194,7 @@ impl State {
 
     /// Whether there is room for so many pages more, of files or their nodes.
     pub(crate) fn room_for(&self, pages: u64) -> Step<()> {
-        match self.used() + pages <= self.capacity {
+        match self.used() + pages <= self.capacity || self.recovering {
             true => Ok(()),
             false => Err(Stop::Fail(FsError::NoSpace)),
         }

@@ -14,7 +14,7 @@ use crate::format::{Addr, Batch, Footer, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
 use crate::segments::Heat;
-use crate::state::{State, Step};
+use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::{Cx, Join};
 use std::sync::Arc;
@@ -23,6 +23,14 @@ use std::sync::Arc;
 const AT_ONCE: usize = 64;
 /// Times that a write is tried, each time elsewhere: a medium of which so many places fail is broken.
 pub(crate) const TRIES: u32 = 8;
+
+/// Who has pages written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Anybody,
+    /// Who makes room can't wait for room.
+    Cleaner,
+}
 
 /// A page of a file on its way to the medium.
 struct Write {
@@ -34,15 +42,16 @@ struct Write {
 
 impl State {
     /// Gives a dirty page a place. Nothing where it is clean, or is on its way already.
-    fn begin_write(&mut self, ino: Nid, index: u64, cold: bool) -> Step<Option<Write>> {
+    fn begin_write(&mut self, ino: Nid, index: u64, by: By) -> Step<Option<Write>> {
         if !self.pages.is_dirty(ino, index) {
             return Ok(None);
         }
         let inode = self.inode(ino)?;
-        let heat = match (is_dir(inode.mode), cold) {
-            (true, _) => Heat::HotData,
-            (false, true) => Heat::ColdData,
-            (false, false) => Heat::WarmData,
+        let heat = if is_dir(inode.mode) { Heat::HotData } else { Heat::WarmData };
+        // Cleaning goes on where nobody else may.
+        let kept = match by {
+            By::Cleaner => 1,
+            By::Anybody => self.free_for_nodes() + 2,
         };
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
@@ -53,7 +62,7 @@ impl State {
             return Ok(None);
         }
         let (is, content) = ((page.id, page.version), page.content.clone());
-        let addr = self.segments.allocate(heat, Owner { nid, slot })?;
+        let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
         Ok(Some(Write { index, is, sent: Sent { addr, content } }))
     }
@@ -172,6 +181,7 @@ impl State {
         self.segments.arrived(addr);
         if !written {
             self.segments.give_up(addr);
+            self.nodes_failed += 1;
         }
         let Some(node) = self.nodes.get_mut(&nid) else { return };
         node.in_flight = node.in_flight.saturating_sub(1);
@@ -210,29 +220,54 @@ impl Fs {
         cx: &Cx,
         ino: Nid,
         indexes: &[u64],
-        cold: bool,
+        by: By,
     ) -> Result<()> {
         let mut outcome = Ok(());
-        for piece in indexes.chunks(AT_ONCE) {
-            let mut writes = Vec::new();
-            for index in piece {
-                match self.with(cx, |s| s.begin_write(ino, *index, cold)).await {
+        let mut writes: Vec<(Join<Result<()>>, Write)> = Vec::new();
+        for index in indexes {
+            loop {
+                let begun = self.lock().begin_write(ino, *index, by);
+                match begun {
                     // It is sent before anything else is waited for: others may wait for it.
                     Ok(Some(write)) => writes.push((self.begin_send(cx, &write.sent), write)),
                     Ok(None) => {}
                     // The file was deleted meanwhile.
-                    Err(FsError::Stale) => {}
-                    Err(e) => outcome = Err(e),
+                    Err(Stop::Fail(FsError::Stale)) => {}
+                    Err(Stop::Fail(e)) => outcome = Err(e),
+                    Err(Stop::Need(need)) => {
+                        // Whoever brings it may wait for these.
+                        outcome = outcome.and(self.end_writes(cx, ino, &mut writes).await);
+                        match (need, by) {
+                            (Need::Room, By::Cleaner) => return outcome.and(Err(FsError::NoSpace)),
+                            (need, _) => self.bring(cx, need).await?,
+                        }
+                        continue;
+                    }
                 }
+                break;
             }
-            for (sent, write) in writes {
-                let result = sent.await;
-                let ended = self.with(cx, |s| s.end_write(ino, &write, result.is_ok())).await;
-                outcome = outcome.and(result).and(ended);
+            if writes.len() >= AT_ONCE {
+                outcome = outcome.and(self.end_writes(cx, ino, &mut writes).await);
             }
-            self.changed.wake(cx);
-            self.shrink_pages();
         }
+        outcome.and(self.end_writes(cx, ino, &mut writes).await)
+    }
+
+    /// Waits for writes that were begun, and has what they wrote named.
+    async fn end_writes(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        writes: &mut Vec<(Join<Result<()>>, Write)>,
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        for (sent, write) in writes.drain(..) {
+            let result = sent.await;
+            let ended = self.with(cx, |s| s.end_write(ino, &write, result.is_ok())).await;
+            outcome = outcome.and(result).and(ended);
+        }
+        self.changed.wake(cx);
+        self.shrink_pages();
         outcome
     }
 
@@ -246,7 +281,7 @@ impl Fs {
         let mut left = self.lock().pages.dirty_of(ino, range);
         let mut tries = 0;
         loop {
-            let result = self.write_back(cx, ino, &left, false).await;
+            let result = self.write_back(cx, ino, &left, By::Anybody).await;
             if result.is_err() {
                 tries += 1;
                 if tries == TRIES {
@@ -362,12 +397,12 @@ impl Fs {
             return Ok(());
         }
         let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-        self.write_back(cx, ino, &dirty, false).await?;
+        self.write_back(cx, ino, &dirty, By::Anybody).await?;
         if self.lock().pages.dirty_count() > self.options.dirty_pages {
             let files = self.lock().pages.dirty_files();
             for ino in files {
                 let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-                self.write_back(cx, ino, &dirty, false).await?;
+                self.write_back(cx, ino, &dirty, By::Anybody).await?;
             }
         }
         Ok(())

@@ -255,7 +255,15 @@ impl Pack {
             let (segment, page) = (r.u32(), r.u32());
             let open = match segment {
                 u32::MAX => None,
-                segment => Some((in_segments(segment)?, page.min(shape.segment_pages))),
+                segment if page < shape.segment_pages => Some((in_segments(segment)?, page)),
+                _ => {
+                    let value = page.into();
+                    return Err(FormatError::Value {
+                        what: WHAT,
+                        field: "a page of a head",
+                        value,
+                    });
+                }
             };
             let count = r.count("the segments of a head", shape.region_segments)?;
             let next = (0..count).map(|_| in_segments(r.u32())).collect::<Result<_, _>>()?;

@@ -216,6 +216,7 @@ impl State {
         if size > self.size_max() {
             return Err(Stop::Fail(FsError::TooLarge));
         }
+        self.room_for_orphan()?;
         let page_bytes = self.page_bytes();
         let inode = self.inode(ino)?;
         let (inline, before) = (inode.inline, inode.size);
@@ -353,11 +354,17 @@ impl State {
             return Ok(Some(if what == Seek::Data { offset } else { size }));
         }
         let page_bytes = self.page_bytes();
-        for index in offset / page_bytes..size.div_ceil(page_bytes) {
-            let holds = self.pages.has(ino, index) || self.addr_of(ino, index)?.is_page();
+        let (mut index, end) = (offset / page_bytes, size.div_ceil(page_bytes));
+        while index < end {
+            let named = self.find_slot(ino, index)?.is_some();
+            let holds =
+                named && (self.pages.has(ino, index) || self.addr_of(ino, index)?.is_page());
             if holds == (what == Seek::Data) {
                 return Ok(Some(offset.max(index * page_bytes)));
             }
+            // Where there is no node there is no page that it would name.
+            let slot = self.tree.position(index).map_or(0, |position| position.slot);
+            index += if named { 1 } else { self.tree.slots - u64::from(slot) };
         }
         Ok((what == Seek::Hole).then_some(size))
     }
@@ -428,7 +435,16 @@ impl Fs {
     pub(crate) async fn cut(self: &Arc<Fs>, cx: &Cx, ino: Nid, from: u64) -> Result<()> {
         let mut outcome = Ok(false);
         while let Ok(false) = outcome {
-            outcome = self.with(cx, |s| s.cut_piece(ino, from)).await;
+            outcome = self
+                .with(cx, |s| {
+                    let done = s.cut_piece(ino, from)?;
+                    if done {
+                        // Somebody may have read one meanwhile.
+                        s.pages.cut(ino, from);
+                    }
+                    Ok(done)
+                })
+                .await;
         }
         self.lock().cut_done(ino);
         self.changed.wake(cx);

@@ -153,10 +153,15 @@ impl State {
     /// A name of a file is gone: true if that was the last one, and nobody has it open.
     fn lost_name(&mut self, dir: Nid, ino: Nid, now: Time) -> Step<bool> {
         let inode = self.inode_mut(ino)?;
-        inode.links = if is_dir(inode.mode) { 0 } else { inode.links.saturating_sub(1) };
+        let directory = is_dir(inode.mode);
+        inode.links = if directory { 0 } else { inode.links.saturating_sub(1) };
         inode.ctime = now;
         let links = inode.links;
         self.bound.insert(ino);
+        if directory && !mutant!("parafs.rmdir-unbound") {
+            // What had been in it may have no other name on the medium yet, either.
+            self.bound.insert(dir);
+        }
         if links > 0 {
             // A new file may take the name, and its fsync would take it from this one, which may
             // have no other name on the medium yet.
@@ -170,7 +175,7 @@ impl State {
     }
 
     /// There is room in a checkpoint for one more file without a name.
-    fn room_for_orphan(&self) -> Step<()> {
+    pub(crate) fn room_for_orphan(&self) -> Step<()> {
         match self.orphans.len() < ORPHANS_MAX as usize {
             true => Ok(()),
             false => Err(Stop::Fail(FsError::NoSpace)),
@@ -202,7 +207,8 @@ impl State {
 
     /// `dir` is `of` or lies somewhere below it.
     fn is_below(&mut self, mut dir: Nid, of: Nid) -> Step<bool> {
-        loop {
+        // No way up is longer than there are directories.
+        for _ in 0..=self.nat.used {
             if dir == of {
                 return Ok(true);
             }
@@ -212,6 +218,7 @@ impl State {
             }
             dir = parent;
         }
+        Err(FsError::Damaged(format!("directory {dir} lies in itself")).into())
     }
 
     fn rename(
@@ -332,8 +339,11 @@ impl State {
             self.drop_node(xattrs)?;
         }
         self.drop_node(ino)?;
-        self.files -= 1;
+        self.pages.cut(ino, 0);
+        self.files = self.files.saturating_sub(1);
         self.orphans.remove(&ino);
+        self.cuts.remove(&ino);
+        self.opens.remove(&ino);
         self.young.remove(&ino);
         self.bound.remove(&ino);
         self.along.retain(|(of, _)| *of != ino);
@@ -427,9 +437,22 @@ impl Fs {
     /// Deletes what has no name and is not open.
     pub(crate) async fn delete(self: &Arc<Fs>, cx: &Cx, gone: Option<Nid>) -> Result<()> {
         let Some(ino) = gone else { return Ok(()) };
-        self.lock().pages.cut(ino, 0);
-        while !self.with(cx, |s| s.delete_piece(ino)).await? {}
-        Ok(())
+        {
+            let mut s = self.lock();
+            s.cuts.insert(ino);
+            s.pages.cut(ino, 0);
+        }
+        let mut outcome = Ok(false);
+        while let Ok(false) = outcome {
+            outcome = self.with(cx, |s| s.delete_piece(ino)).await;
+        }
+        self.lock().cuts.remove(&ino);
+        self.changed.wake(cx);
+        match outcome {
+            // Somebody else has done it.
+            Err(FsError::Stale) => Ok(()),
+            outcome => outcome.map(drop),
+        }
     }
 
     /// Entries of a directory behind a position, so many at most; 0 is the beginning. `.` and `..`

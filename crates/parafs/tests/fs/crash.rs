@@ -489,6 +489,8 @@ fn life(seed: u64, store: &Store, page_sectors: u32, seen: &mut Seen) {
     for cut in 0..7 {
         let most = [2_000, 20_000, 80_000][rng.below(3) as usize] * slow;
         let us = 1 + rng.below(most);
+        // Some come before anybody can use it.
+        let in_mount = rng.below(3) == 0;
         let (theirs, store_then) = (known.clone(), store.clone());
         let run_seed = seed * 100 + cut;
         let clock = Virtual::new(1, run_seed, CostTable::zero());
@@ -502,6 +504,15 @@ fn life(seed: u64, store: &Store, page_sectors: u32, seen: &mut Seen) {
             let medium = store_then.medium(&cx).await;
             // The checkpoint by itself is one, whatever is behind it.
             sound_on(&cx, &medium).await;
+            if in_mount {
+                let its = cx.clone();
+                cx.spawn(async move {
+                    let mounted = Fs::mount(&its, medium, small()).await;
+                    drop(mounted.expect("it is mounted"));
+                });
+                cx.sleep(Ns::from_us(us.min(3000 * slow))).await;
+                return Recovered::default();
+            }
             let mounted = Fs::mount(&cx, medium, small()).await;
             let (fs, found) = mounted.expect("it is mounted");
             let (names, contents) = look(&cx, &fs, gap).await;
