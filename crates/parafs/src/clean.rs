@@ -12,7 +12,6 @@ use crate::format::{Nid, NodePage, Owner};
 use crate::fs::Fs;
 use crate::state::{Need, State, Step, Stop};
 use crate::write::By;
-use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
@@ -97,7 +96,7 @@ impl State {
         let index = first + u64::from(owner.slot);
         self.inode(ino)?;
         // Whoever cuts it short takes the page away.
-        if self.cuts.contains(&ino) && !mutant!("parafs.cut-moved") {
+        if self.cuts.contains(&ino) {
             return Ok(Moved::Gone);
         }
         if !self.pages.has(ino, index) {

@@ -1,9 +1,9 @@
 //! What only shows at one moment.
 
-use super::world::{FILE, content, create, make, mount, new, now, ram, run, small, sound};
+use super::world::{DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound};
 use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
-use flashlane_parafs::{Fs, Medium, Options, ROOT};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
+use flashlane_parafs::{Fs, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::{Keep, Ram};
@@ -161,11 +161,167 @@ fn a_number_is_one_files_since_a_checkpoint() {
     });
 }
 
-/// A device of which some reads take long.
+/// What an fsync has made durable, and a mount that is cut before it is done: the next one finds it.
+fn cut_mount(behind: Ns, seed: u64) {
+    let device = ram(12, seed);
+    let before = device.clone();
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let cx = clock.cx();
+    let lived = clock.run(async move {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        // So many that the last ones are in segments that only the window names.
+        for i in 0..80 {
+            let f = create(&cx, &fs, ROOT, &format!("f{i}"), FILE).await.ino;
+            fs.write(&cx, f, 0, &[i; 4096], now(&cx)).await.expect("room");
+            fs.fsync(&cx, f, false).await.expect("it is written");
+        }
+    });
+    lived.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Drawn(seed));
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let (cx, theirs) = (clock.cx(), device.clone());
+    let cut = clock.run(async move {
+        let its = cx.clone();
+        cx.spawn(async move { drop(mount(&its, &theirs).await) });
+        cx.sleep(behind).await;
+    });
+    cut.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Drawn(seed));
+    run(seed, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        for i in 0..80 {
+            let f = fs.lookup(&cx, ROOT, format!("f{i}").as_bytes()).await;
+            let f =
+                f.unwrap_or_else(|e| panic!("f{i} behind a mount that was cut at {behind}: {e}"));
+            assert!(content(&cx, &fs, f.ino).await == [i; 4096], "the mount was cut at {behind}");
+        }
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+#[test]
+fn a_mount_that_is_cut_is_begun_anew() {
+    for us in (0..4000).step_by(50) {
+        cut_mount(Ns::from_us(us), us);
+    }
+}
+
+/// A directory goes, and a file gets its name: what had been in the directory is somewhere.
+#[test]
+fn a_name_of_a_directory_takes_nothing_along() {
+    let device = ram(12, 1);
+    let before = device.clone();
+    let clock = Virtual::new(1, 1, CostTable::zero());
+    let cx = clock.cx();
+    let lived = clock.run(async move {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let [d, e] = [
+            create(&cx, &fs, ROOT, "d", DIR).await.ino,
+            create(&cx, &fs, ROOT, "e", DIR).await.ino,
+        ];
+        create(&cx, &fs, d, "x", FILE).await;
+        fs.sync(&cx).await.expect("it is written");
+        let renamed = fs.rename(&cx, (d, b"x"), (e, b"x"), Rename::Replace, now(&cx)).await;
+        renamed.expect("it is there");
+        fs.rmdir(&cx, ROOT, b"d", now(&cx)).await.expect("it is empty");
+        let f = create(&cx, &fs, ROOT, "d", FILE).await.ino;
+        fs.fsync(&cx, f, false).await.expect("it is written");
+    });
+    lived.expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Oldest);
+    run(2, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        assert!(fs.lookup(&cx, ROOT, b"d").await.is_ok(), "it was made durable");
+        let e = fs.lookup(&cx, ROOT, b"e").await.expect("it is there").ino;
+        assert!(fs.lookup(&cx, e, b"x").await.is_ok(), "x was durable, and was never deleted");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+/// A device of which some requests take long, or fail.
 struct Slow {
     ram: Arc<Ram>,
-    /// The next read is one of them.
+    /// Where pages of the log begin.
+    log: Lba,
+    /// The next read takes long.
     next: Mutex<bool>,
+    /// Behind so many writes of a page one takes a while, and fails.
+    fails: Mutex<Option<u32>>,
+}
+
+impl Slow {
+    fn new(ram: Arc<Ram>) -> Arc<Slow> {
+        let layout = Medium::Linear(ram.clone()).plan(1, 32).expect("it is large enough");
+        let log = Lba::new(layout.shape.meta_sectors);
+        Arc::new(Slow { ram, log, next: Mutex::new(false), fails: Mutex::new(None) })
+    }
+
+    /// This write fails.
+    fn takes(&self, io: &Io<'_>) -> bool {
+        if io.op != BlockOp::Write || io.lba < self.log {
+            return false;
+        }
+        let mut fails = self.fails.lock();
+        match *fails {
+            Some(0) => {
+                *fails = None;
+                true
+            }
+            Some(left) => {
+                *fails = Some(left - 1);
+                false
+            }
+            None => false,
+        }
+    }
+}
+
+/// An fsync's node fails while a checkpoint is written that has it.
+#[test]
+fn a_checkpoint_names_no_node_that_failed() {
+    for writes in 0..6 {
+        let device = ram(12, 1);
+        let before = device.clone();
+        let clock = Virtual::new(1, writes, CostTable::zero());
+        let cx = clock.cx();
+        let lived = clock.run(async move {
+            make(&cx, &before, 1).await;
+            let slow = Slow::new(before);
+            let medium = Medium::Linear(slow.clone());
+            let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.write(&cx, f, 0, &[1; 8192], now(&cx)).await.expect("room");
+            fs.sync(&cx).await.expect("it is written");
+            fs.write(&cx, f, 0, &[2; 8192], now(&cx)).await.expect("room");
+            *slow.fails.lock() = Some(writes as u32);
+            let (writer, its) = (fs.clone(), cx.clone());
+            let synced = cx.spawn_join(async move { writer.fsync(&its, f, false).await });
+            cx.sleep(Ns::from_us(150)).await;
+            create(&cx, &fs, ROOT, "g", FILE).await;
+            fs.checkpoint(&cx).await.expect("another place will do");
+            // Whether the fsync is done or not.
+            drop(synced);
+        });
+        lived.expect("it goes on");
+        drop(clock);
+        device.power_cut(Keep::Oldest);
+        run(2, async move |cx| {
+            sound(&cx, &device).await;
+            let fs = mount(&cx, &device).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            let found = content(&cx, &fs, f).await;
+            let old_or_new = |page: &[u8]| page == [1; 4096] || page == [2; 4096];
+            assert!(found.len() == 8192 && found.chunks(4096).all(old_or_new), "write {writes}");
+            assert!(fs.lookup(&cx, ROOT, b"g").await.is_ok());
+        });
+    }
 }
 
 impl BlockDev for Slow {
@@ -177,6 +333,12 @@ impl BlockDev for Slow {
             return Started::later(async move {
                 cx.sleep(Ns::from_secs(10)).await;
                 self.ram.start(cx, io).await
+            });
+        }
+        if self.takes(&io) {
+            return Started::later(async move {
+                cx.sleep(Ns::from_ms(2)).await;
+                Err(BlockError::Uncorrectable(vec![io.lba]))
             });
         }
         self.ram.start(cx, io)
@@ -200,7 +362,7 @@ fn a_read_that_takes_long_gives_what_the_file_holds() {
         fs.write(&cx, f, 0, &[7; 12_288], now(&cx)).await.expect("room");
         let other = create(&cx, &fs, ROOT, "other", FILE).await.ino;
         fs.unmount(&cx).await.expect("it is written");
-        let slow = Arc::new(Slow { ram: device, next: Mutex::new(false) });
+        let slow = Slow::new(device);
         let medium = Medium::Linear(slow.clone());
         let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
         // The nodes are there, and the page is not.
