@@ -230,7 +230,8 @@ impl Fs {
 
     /// Gives heads segments, which the window names before they are used (ParaFS paper, 3.2:
     /// "Before a set of segments are assigned to allocator heads, their addresses are recorded
-    /// first"). All heads of that heat that have nothing left get some.
+    /// first"). An fsync in one of them flushes that, too. All heads of that heat that have nothing left
+    /// get some.
     async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat) -> Result<()> {
         // A window belongs to a checkpoint, and its last sector is written again and again.
         let free = || {
@@ -253,9 +254,6 @@ impl Fs {
         let mut recorded = Ok(());
         if !mutant!("parafs.window-unwritten") {
             recorded = self.medium.write_meta(cx, self.sb.layout.window + number, &bytes).await;
-            if recorded.is_ok() && !mutant!("parafs.window-unflushed") {
-                recorded = self.medium.flush(cx).await;
-            }
         }
         let mut s = self.lock();
         s.assigning = false;

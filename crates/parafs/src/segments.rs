@@ -11,7 +11,6 @@ use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
-use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
@@ -419,10 +418,6 @@ impl Segments {
         owners.resize(owners.len().max(page as usize + 1), Owner::default());
         owners[page as usize] = owner;
         s.unsaved = true;
-        // A head had it since the checkpoint.
-        if s.used == Use::Free && !mutant!("parafs.found-stays-free") {
-            self.set_used(segment, Use::Full);
-        }
         self.set_valid(addr);
     }
 

@@ -64,8 +64,8 @@ fn cut_fsync(behind: Ns, seed: u64) {
 #[test]
 fn an_fsync_that_is_cut_counts_whole_or_not_at_all() {
     for us in (0..240).step_by(6) {
-        for seed in 0..5 {
-            cut_fsync(Ns::from_us(us), us * 10 + seed);
+        for seed in 0..12 {
+            cut_fsync(Ns::from_us(us), us * 16 + seed);
         }
     }
 }
