@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts databases damaged soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix databases damaged soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -124,6 +124,11 @@ ghosts: ## iDiscard under this kernel's ext4, ROUNDS (5000) rounds with kills: t
 	$(CARGO) build --workspace --example ghosts
 	ROUNDS=$(or $(ROUNDS),5000) SEED=$${SEED:-$$(date +%s)} sh tests/ghosts.sh
 
+posix: ## ParaFS as a directory: pjdfstest, and fsx with OPS (a million) operations, from their crates: minutes
+	$(CARGO) build --release
+	$(CARGO) install --quiet --root $(TARGET)/tools fsx@0.3.2 pjdfstest@0.2.2
+	sh tests/posix.sh
+
 databases: ## SQLite, RocksDB and MariaDB on a served target whose server is killed under them: minutes
 	$(CARGO) build --release
 	sh tests/databases.sh
@@ -131,4 +136,4 @@ databases: ## SQLite, RocksDB and MariaDB on a served target whose server is kil
 figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
 	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
 
-full: test minutes figures serve-long file-systems ghosts databases miri-rings interleave-long soak ## Everything
+full: test minutes figures serve-long file-systems ghosts posix databases miri-rings interleave-long soak ## Everything
