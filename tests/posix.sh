@@ -12,6 +12,9 @@ tools=${TOOLS:-${CARGO_TARGET_DIR:-$root/target}/tools/bin}
 for tool in fsx pjdfstest; do
     [ -x "$tools/$tool" ] || { echo "FAIL  posix: no $tools/$tool: run \`make posix\`"; exit 1; }
 done
+# Each fsync commits the image: in memory that is soon done.
+[ ! -d /dev/shm ] || TMPDIR=${TMPDIR:-/dev/shm}
+export TMPDIR
 dir=$(mktemp -d)
 server=
 leave() {
