@@ -47,7 +47,7 @@ pub enum FilesError {
          what is in the old one is lost"
     )]
     Exists { target: String, label: String },
-    #[error("target {target}: no ParaFS file system is on it; `flashlane mkfs` makes one")]
+    #[error("{target}: there is no ParaFS file system; `flashlane mkfs` makes one")]
     None { target: String },
     #[error("target {target} is too small for a file system: {source}")]
     Small { target: String, source: LayoutError },

@@ -172,8 +172,12 @@ impl Fs {
                 if free == 0 && self.lock().segments.get(victim).valid > pages / 2 {
                     break;
                 }
-                self.empty(cx, victim).await?;
-                emptied += 1;
+                match self.empty(cx, victim).await {
+                    Ok(()) => emptied += 1,
+                    // A checkpoint frees what was won so far.
+                    Err(FsError::NoSpace) => break,
+                    Err(e) => return Err(e),
+                }
             }
             self.checkpoint(cx).await?;
         }

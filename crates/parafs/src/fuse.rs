@@ -316,11 +316,21 @@ impl Calls {
         self.go(
             reply,
             move |fs, cx| async move { create(&fs, &cx, dir, &name, new, now).await },
-            |reply, made, fs| {
-                reply.entry(&KEPT, &attr(&made, fs.page_bytes()), generation(&made));
-            },
+            entry,
         );
     }
+}
+
+fn done(reply: ReplyEmpty, (): (), _: &Arc<Fs>) {
+    reply.ok();
+}
+
+fn attributes(reply: ReplyAttr, of: Attributes, fs: &Arc<Fs>) {
+    reply.attr(&KEPT, &attr(&of, fs.page_bytes()));
+}
+
+fn entry(reply: ReplyEntry, of: Attributes, fs: &Arc<Fs>) {
+    reply.entry(&KEPT, &attr(&of, fs.page_bytes()), generation(&of));
 }
 
 fn generation(a: &Attributes) -> Generation {
@@ -391,19 +401,13 @@ impl Filesystem for Calls {
                     name => fs.lookup(&cx, dir, name).await,
                 }
             },
-            |reply, found, fs| {
-                reply.entry(&KEPT, &attr(&found, fs.page_bytes()), generation(&found));
-            },
+            entry,
         );
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let ino = nid(ino);
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.attributes(&cx, ino).await },
-            |reply, found, fs| reply.attr(&KEPT, &attr(&found, fs.page_bytes())),
-        );
+        self.go(reply, move |fs, cx| async move { fs.attributes(&cx, ino).await }, attributes);
     }
 
     fn setattr(
@@ -436,7 +440,7 @@ impl Filesystem for Calls {
         self.go(
             reply,
             move |fs, cx| async move { fs.change(&cx, ino, &change, now).await },
-            |reply, found, fs| reply.attr(&KEPT, &attr(&found, fs.page_bytes())),
+            attributes,
         );
     }
 
@@ -481,20 +485,12 @@ impl Filesystem for Calls {
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.unlink(&cx, dir, &name, now).await },
-            |reply, (), _| reply.ok(),
-        );
+        self.go(reply, move |fs, cx| async move { fs.unlink(&cx, dir, &name, now).await }, done);
     }
 
     fn rmdir(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.rmdir(&cx, dir, &name, now).await },
-            |reply, (), _| reply.ok(),
-        );
+        self.go(reply, move |fs, cx| async move { fs.rmdir(&cx, dir, &name, now).await }, done);
     }
 
     fn rename(
@@ -520,7 +516,7 @@ impl Filesystem for Calls {
             move |fs, cx| async move {
                 fs.rename(&cx, (dir, &name), (to_dir, &to_name), how, now).await
             },
-            |reply, (), _| reply.ok(),
+            done,
         );
     }
 
@@ -530,9 +526,7 @@ impl Filesystem for Calls {
         self.go(
             reply,
             move |fs, cx| async move { fs.link(&cx, ino, dir, &name, now).await },
-            |reply, found, fs| {
-                reply.entry(&KEPT, &attr(&found, fs.page_bytes()), generation(&found));
-            },
+            entry,
         );
     }
 
@@ -583,11 +577,7 @@ impl Filesystem for Calls {
         reply: ReplyEmpty,
     ) {
         let ino = nid(ino);
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.release(&cx, ino).await },
-            |reply, (), _| reply.ok(),
-        );
+        self.go(reply, move |fs, cx| async move { fs.release(&cx, ino).await }, done);
     }
 
     fn read(
@@ -645,19 +635,11 @@ impl Filesystem for Calls {
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {
         let ino = nid(ino);
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.fsync(&cx, ino, data_only).await },
-            |reply, (), _| reply.ok(),
-        );
+        self.go(reply, move |fs, cx| async move { fs.fsync(&cx, ino, data_only).await }, done);
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.go(
-            reply,
-            move |fs, cx| async move { fs.checkpoint(&cx).await },
-            |reply, (), _| reply.ok(),
-        );
+        self.go(reply, move |fs, cx| async move { fs.checkpoint(&cx).await }, done);
     }
 
     fn readdir(
@@ -742,7 +724,7 @@ impl Filesystem for Calls {
         self.go(
             reply,
             move |fs, cx| async move { fs.set_xattr(&cx, ino, (&name, &value), how, now).await },
-            |reply, (), _| reply.ok(),
+            done,
         );
     }
 
@@ -772,7 +754,7 @@ impl Filesystem for Calls {
         self.go(
             reply,
             move |fs, cx| async move { fs.remove_xattr(&cx, ino, &name, now).await },
-            |reply, (), _| reply.ok(),
+            done,
         );
     }
 
@@ -798,7 +780,7 @@ impl Filesystem for Calls {
             move |fs, cx| async move {
                 fs.fallocate(&cx, ino, (offset, bytes), what, keep_size, now).await
             },
-            |reply, (), _| reply.ok(),
+            done,
         );
     }
 

@@ -31,12 +31,12 @@ pub enum Medium {
 pub struct Flash {
     sftl: Arc<Sftl>,
     meta: Arc<dyn BlockDev>,
-    shared: Arc<Sent>,
+    shared: Arc<Order>,
 }
 
-/// What is known of the pages that are on their way.
+/// What pages of a segment wait for.
 #[derive(Default)]
-struct Sent {
+struct Order {
     /// A page went out, or won't.
     moved: Notify,
     /// Segments of which a page could not be sent, so that none behind it can.
@@ -62,6 +62,11 @@ fn of_flash(e: &SftlError) -> FsError {
 }
 
 impl Medium {
+    /// A block device.
+    pub(crate) fn is_linear(&self) -> bool {
+        matches!(self, Medium::Linear(_))
+    }
+
     /// Why it can't have a file system, if it can't.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let of = match self {
@@ -233,24 +238,24 @@ impl Flash {
         let (segment, page) = layout.segment_of(addr);
         let (channel, block) = place(layout, segment);
         let first = page * layout.shape.page_sectors;
-        let (sftl, sent) = (&*self.sftl, &*self.shared);
+        let (sftl, order) = (&*self.sftl, &*self.shared);
         let ready = || {
             sftl.write_pointer(channel, block) >= first
                 || sftl.state(channel, block) == SegmentState::Failed
-                || sent.broken.lock().contains(&segment)
+                || order.broken.lock().contains(&segment)
         };
-        sent.moved.wait(cx, ready).await;
+        order.moved.wait(cx, ready).await;
         if sftl.write_pointer(channel, block) != first {
-            sent.moved.wake(cx);
+            order.moved.wake(cx);
             return Err(FsError::Io(format!("segment {segment} takes no more pages")));
         }
         let content = Sectors::One(content);
         let append = sftl.append(cx, channel, block, first, content, Cause::User, true);
-        sent.moved.wake(cx);
+        order.moved.wake(cx);
         let done = append.await;
         if done.is_err() {
-            sent.broken.lock().insert(segment);
-            sent.moved.wake(cx);
+            order.broken.lock().insert(segment);
+            order.moved.wake(cx);
         }
         done.map_err(|e| of_flash(&e))
     }

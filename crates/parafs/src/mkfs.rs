@@ -76,12 +76,11 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     }
     let sb = Superblock {
         layout,
-        linear: matches!(medium, Medium::Linear(_)),
+        linear: medium.is_linear(),
         uuid: make.uuid,
         label: make.label.clone(),
         reserved_segments,
         content_bytes: SECTOR as u32,
-        space: 0,
     };
     // What was there is none from here on.
     medium.write_meta(cx, 0, &vec![0; 2 * SECTOR]).await?;

@@ -44,6 +44,10 @@ pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
         let mut bytes = vec![0; SECTOR];
         let read = medium.read_meta(cx, copy, &mut bytes).await;
         match read.and_then(|()| Ok(Superblock::decode(&bytes)?)) {
+            Ok(sb) if sb.linear != medium.is_linear() => {
+                let why = "it was made on a medium of another kind: mount the target itself";
+                return Err(FsError::Damaged(why.into()));
+            }
             Ok(sb) if !medium.has(&sb.layout.shape) => {
                 let why = "the file system is larger than what it lies on";
                 return Err(FsError::Damaged(why.into()));

@@ -9,6 +9,7 @@
 
 use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
+use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
 use std::collections::{BTreeSet, VecDeque};
@@ -102,10 +103,6 @@ pub(crate) struct Segments {
     turn: [u32; HEADS as usize],
     /// Seconds of the file system's life.
     pub(crate) age: u64,
-}
-
-fn bit(bytes: &[u8], at: u32) -> bool {
-    bytes[at as usize / 8] >> (at % 8) & 1 == 1
 }
 
 impl Segments {
@@ -260,7 +257,7 @@ impl Segments {
     }
 
     /// The next page for content of this heat, in the region whose turn it is. It counts as pending
-    /// until it is published or dropped. Of the free segments `kept` are for others.
+    /// until its write has ended ([`Segments::arrived`]). Of the free segments `kept` are for others.
     pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
         let regions = self.layout.shape.regions;
         for i in 0..regions {
@@ -357,29 +354,14 @@ impl Segments {
         }
     }
 
-    /// The page was written, and something names it now.
-    pub(crate) fn publish(&mut self, addr: Addr) {
-        self.settle(addr);
-        self.set_valid(addr);
-    }
-
-    /// The page was written, or not, and nothing names it.
-    pub(crate) fn drop_pending(&mut self, addr: Addr) {
-        self.settle(addr);
-    }
-
-    fn settle(&mut self, addr: Addr) {
+    /// The write of a page has ended.
+    pub(crate) fn arrived(&mut self, addr: Addr) {
         let (segment, _) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
         s.pending -= 1;
         // It may be empty now.
         let used = s.used;
         self.set_used(segment, used);
-    }
-
-    /// A page that something names is on its way to the medium: a checkpoint waits for it.
-    pub(crate) fn arrived(&mut self, addr: Addr) {
-        self.settle(addr);
     }
 
     /// Something names a page that was written.

@@ -72,7 +72,7 @@ impl State {
         let (index, addr) = (write.index, write.sent.addr);
         let there = self.pages.get(ino, index).is_some_and(|page| page.id == write.is.0);
         if !there || !written {
-            self.segments.drop_pending(addr);
+            self.segments.arrived(addr);
             if !written {
                 self.segments.give_up(addr);
             }
@@ -83,7 +83,8 @@ impl State {
         let before = self.addr_of(ino, index)?;
         self.set_addr(ino, index, addr)?;
         self.unname_written(before);
-        self.segments.publish(addr);
+        self.segments.arrived(addr);
+        self.segments.set_valid(addr);
         let now = self.tick();
         self.unflushed.insert(ino, now);
         self.pages.end(ino, index, write.is, true);

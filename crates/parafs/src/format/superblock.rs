@@ -25,8 +25,6 @@ pub(crate) struct Superblock {
     pub(crate) reserved_segments: u32,
     /// Bytes of a sector of a file: 4096, or 8 where contents are stamps.
     pub(crate) content_bytes: u32,
-    /// The space that [`crate::SpaceKind`] names.
-    pub(crate) space: u8,
 }
 
 impl Superblock {
@@ -43,7 +41,7 @@ impl Superblock {
         put64(&mut bytes, 48, shape.meta_sectors);
         put32(&mut bytes, 56, self.reserved_segments);
         put32(&mut bytes, 60, self.content_bytes);
-        put32(&mut bytes, 64, u32::from(self.linear) | u32::from(self.space) << 8);
+        put32(&mut bytes, 64, u32::from(self.linear));
         let label = &self.label.as_bytes()[..self.label.len().min(LABEL)];
         put32(&mut bytes, 68, label.len() as u32);
         put(&mut bytes, 72, label);
@@ -84,7 +82,6 @@ impl Superblock {
             label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
             reserved_segments,
             content_bytes,
-            space: (words >> 8) as u8,
         })
     }
 }
@@ -101,7 +98,6 @@ mod tests {
             label: "home".into(),
             reserved_segments: 20,
             content_bytes: 4096,
-            space: 2,
         }
     }
 

@@ -75,9 +75,7 @@ fn an_fsync_that_is_cut_counts_whole_or_not_at_all() {
 fn what_was_cut_off_does_not_come_back() {
     let device = ram(12, 1);
     let before = device.clone();
-    let clock = Virtual::new(1, 1, CostTable::zero());
-    let cx = clock.cx();
-    let lived = clock.run(async move {
+    run(1, async move |cx| {
         make(&cx, &before, 1).await;
         let fs = mount(&cx, &before).await;
         let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
@@ -87,8 +85,6 @@ fn what_was_cut_off_does_not_come_back() {
         fs.truncate(&cx, f, FAR + 4096, now(&cx)).await.expect("it is longer");
         fs.fsync(&cx, f, false).await.expect("it is written");
     });
-    lived.expect("it goes on");
-    drop(clock);
     device.power_cut(Keep::Oldest);
     run(2, async move |cx| {
         let fs = mount(&cx, &device).await;
@@ -126,9 +122,7 @@ fn what_a_checkpoint_kept_beside_the_tables_is_not_lost() {
 fn a_number_is_one_files_since_a_checkpoint() {
     let device = ram(7, 1);
     let before = device.clone();
-    let clock = Virtual::new(1, 1, CostTable::zero());
-    let cx = clock.cx();
-    let lived = clock.run(async move {
+    let name = run(1, async move |cx| {
         make(&cx, &before, 1).await;
         let fs = mount(&cx, &before).await;
         let a = create(&cx, &fs, ROOT, "a", FILE).await.ino;
@@ -148,8 +142,6 @@ fn a_number_is_one_files_since_a_checkpoint() {
         }
         unreachable!("numbers come round")
     });
-    let name = lived.expect("it goes on");
-    drop(clock);
     device.power_cut(Keep::Oldest);
     run(2, async move |cx| {
         let fs = mount(&cx, &device).await;
@@ -165,9 +157,7 @@ fn a_number_is_one_files_since_a_checkpoint() {
 fn cut_mount(behind: Ns, seed: u64) {
     let device = ram(12, seed);
     let before = device.clone();
-    let clock = Virtual::new(1, seed, CostTable::zero());
-    let cx = clock.cx();
-    let lived = clock.run(async move {
+    run(seed, async move |cx| {
         make(&cx, &before, 1).await;
         let fs = mount(&cx, &before).await;
         // So many that the last ones are in segments that only the window names.
@@ -177,8 +167,6 @@ fn cut_mount(behind: Ns, seed: u64) {
             fs.fsync(&cx, f, false).await.expect("it is written");
         }
     });
-    lived.expect("it goes on");
-    drop(clock);
     device.power_cut(Keep::Drawn(seed));
     let clock = Virtual::new(1, seed, CostTable::zero());
     let (cx, theirs) = (clock.cx(), device.clone());
@@ -215,9 +203,7 @@ fn a_mount_that_is_cut_is_begun_anew() {
 fn a_name_of_a_directory_takes_nothing_along() {
     let device = ram(12, 1);
     let before = device.clone();
-    let clock = Virtual::new(1, 1, CostTable::zero());
-    let cx = clock.cx();
-    let lived = clock.run(async move {
+    run(1, async move |cx| {
         make(&cx, &before, 1).await;
         let fs = mount(&cx, &before).await;
         let [d, e] = [
@@ -232,8 +218,6 @@ fn a_name_of_a_directory_takes_nothing_along() {
         let f = create(&cx, &fs, ROOT, "d", FILE).await.ino;
         fs.fsync(&cx, f, false).await.expect("it is written");
     });
-    lived.expect("it goes on");
-    drop(clock);
     device.power_cut(Keep::Oldest);
     run(2, async move |cx| {
         let fs = mount(&cx, &device).await;
@@ -289,9 +273,7 @@ fn a_checkpoint_names_no_node_that_failed() {
     for writes in 0..6 {
         let device = ram(12, 1);
         let before = device.clone();
-        let clock = Virtual::new(1, writes, CostTable::zero());
-        let cx = clock.cx();
-        let lived = clock.run(async move {
+        run(writes, async move |cx| {
             make(&cx, &before, 1).await;
             let slow = Slow::new(before);
             let medium = Medium::Linear(slow.clone());
@@ -309,8 +291,6 @@ fn a_checkpoint_names_no_node_that_failed() {
             // Whether the fsync is done or not.
             drop(synced);
         });
-        lived.expect("it goes on");
-        drop(clock);
         device.power_cut(Keep::Oldest);
         run(2, async move |cx| {
             sound(&cx, &device).await;
