@@ -202,6 +202,13 @@ impl Sftl {
         self.map.lock().segment(channel, segment).map_or(0, |s| s.pointer())
     }
 
+    /// The PU of its channel that the segment's block lies on, if it has one.
+    pub fn pu(&self, channel: u32, segment: u32) -> Option<u32> {
+        let map = self.map.lock();
+        map.segment(channel, segment)?.block?;
+        Some(map.block_of(channel, segment).1.pu % self.info.channel_pus)
+    }
+
     /// What can be done with a segment.
     pub fn state(&self, channel: u32, segment: u32) -> SegmentState {
         let map = self.map.lock();
