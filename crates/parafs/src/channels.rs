@@ -190,7 +190,8 @@ impl Channels {
 
     /// What each channel has to do (formula 1): the sum over its queue of the weight of a read for
     /// each page that is to be read, and the weight of a write for each that is to be written.
-    /// Erases do not count, "because the time, when they are sent to the device, is uncertain".
+    /// Erases do not count, "because the time, when they are sent to the device, is uncertain". What
+    /// the page-mapped region has under way counts as well.
     /// Nothing where pages go over the channels in turn.
     pub(crate) fn loads(&self) -> Option<Vec<u64>> {
         if self.how.dispatch == Dispatch::Fifo {
@@ -198,8 +199,12 @@ impl Channels {
         }
         let inner = self.inner.lock();
         let (read, write) = self.how.weights.unwrap_or((inner.took[0], inner.took[1]));
-        let load = |c: &Channel| read * c.load(Kind::Read) + write * c.load(Kind::Write);
-        Some(inner.channels.iter().map(load).collect())
+        let load = |(region, c): (u32, &Channel)| {
+            let ([meta_reads, meta_writes], _) = self.medium.meta_busy(&self.layout, region);
+            let reads = read * (c.load(Kind::Read) + meta_reads);
+            reads + write * (c.load(Kind::Write) + meta_writes)
+        };
+        Some((0..).zip(&inner.channels).map(load).collect())
     }
 
     /// Waits until a page that was placed may be written.
@@ -324,7 +329,10 @@ impl Channels {
     /// Formula 2: `e = a f + b Ne` is more than 1, where `f` is the share of free segments of the
     /// channel and `Ne` the share of channels that are erasing.
     fn is_for_writes(&self, inner: &Inner, c: &Channel) -> bool {
-        let erasing = inner.channels.iter().filter(|c| c.out[Kind::Erase as usize] > 0).count();
+        let erases = |(region, c): (u32, &Channel)| {
+            c.out[Kind::Erase as usize] > 0 || self.medium.meta_busy(&self.layout, region).1
+        };
+        let erasing = (0..).zip(&inner.channels).filter(|channel| erases(*channel)).count();
         let all = u64::from(self.layout.shape.region_segments);
         let free = u64::from(c.free);
         let (erasing, channels) = (erasing as u64, inner.channels.len() as u64);

@@ -148,6 +148,15 @@ impl Medium {
         }
     }
 
+    /// What the page-mapped region has under way on a channel: reads and writes, in pages, and whether
+    /// it erases.
+    pub(crate) fn meta_busy(&self, layout: &Layout, region: u32) -> ([u64; 2], bool) {
+        let Medium::Flash(flash) = self else { return ([0; 2], false) };
+        let busy = flash.sftl.meta_busy(region);
+        let pages = |sectors: u32| u64::from(sectors.div_ceil(layout.shape.page_sectors));
+        ([pages(busy.reads), pages(busy.writes)], busy.erases > 0)
+    }
+
     /// PUs of a channel; nothing of a block device, whose FTL knows.
     pub(crate) fn channel_pus(&self) -> Option<u32> {
         match self {
