@@ -23,17 +23,17 @@ use std::sync::{Arc, Weak};
 const FREE_SHARE: u64 = 40;
 
 impl State {
-    /// Somebody asks for something.
-    pub(crate) fn asked(&mut self, now: Ns) {
-        self.used_at = now;
+    /// How old it is: what is written from now on is as old.
+    pub(crate) fn grow_older(&mut self, now: Ns) {
         self.segments.age = self.age_before + now.saturating_sub(self.mounted_at).as_ns() / SECOND;
     }
 
     /// The segment that is cleaned next in idle time, if it is worth it.
     fn idle_victim(&self) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let free = u64::from(self.segments.unwritten()) * pages;
-        let invalid = self.layout.shape.pages() - self.segments.valid() - free;
+        // What the next checkpoint frees is as good as free.
+        let free = u64::from(self.segments.unwritten() + self.segments.empty()) * pages;
+        let invalid = (self.layout.shape.pages() - self.segments.valid()).saturating_sub(free);
         match free * 100 < FREE_SHARE * (free + invalid) {
             true => self.segments.victim_by_cost(),
             false => None,
@@ -56,19 +56,17 @@ impl Fs {
     }
 
     /// Does one round of what is due.
-    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool) {
+    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool, idle: bool) {
         // Whoever asks for what failed here is told why.
         if commit && self.has_dirty() {
             let _ = self.sync(cx).await;
         }
-        let (idle, since) = (self.options.idle, self.lock().used_at);
+        let asks = self.lock().asks;
         let is_idle = || {
             let s = self.lock();
-            s.used_at == since && !s.ending && !s.cleaning && s.read_only.is_none()
+            let wanted = !s.ending && !s.cleaning && s.read_only.is_none();
+            idle && wanted && s.asks == asks && self.channels.is_idle()
         };
-        if idle == Ns::ZERO || cx.now() < since + idle {
-            return;
-        }
         while is_idle() {
             let Some(victim) = self.lock().idle_victim() else { break };
             if self.empty(cx, victim, By::IdleCleaner).await.is_err() {
@@ -99,6 +97,7 @@ impl Fs {
 async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
     let never = Notify::new();
     let mut committed = cx.now();
+    let (mut asks, mut asked_at) = (0, cx.now());
     loop {
         let next = cx.now() + every;
         cx.arm_idle(next);
@@ -110,10 +109,15 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
                 return;
             }
             s.tidying = true;
+            s.grow_older(cx.now());
+            if s.asks != asks {
+                (asks, asked_at) = (s.asks, cx.now());
+            }
         }
-        let commit = fs.options.commit;
+        let (idle, commit) = (fs.options.idle, fs.options.commit);
+        let is_idle = idle > Ns::ZERO && cx.now() >= asked_at + idle;
         let is_due = commit > Ns::ZERO && cx.now() >= committed + commit;
-        fs.tidy(&cx, is_due).await;
+        fs.tidy(&cx, is_due, is_idle).await;
         if is_due {
             committed = cx.now();
         }
