@@ -4,34 +4,9 @@
 # Needs /dev/fuse and a way to mount (else `fuse` is skipped).
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-$root/target/release/flashlane}
-bin=$(realpath "$bin")
-dir=$(mktemp -d)
-server=
-failed=0
-leave() {
-    fusermount3 -uz "$dir/mnt" 2>/dev/null
-    [ -z "$server" ] || kill -9 "$server" 2>/dev/null
-    rm -rf "$dir"
-}
-trap leave EXIT
-trap 'exit 130' INT TERM
-cd "$dir" || exit 1
-mkdir mnt
+name=parafs
+. "$(dirname "$0")/parafs-mounted.sh"
 
-fail() {
-    echo "FAIL  parafs: $*"
-    failed=$((failed + 1))
-}
-# must WHAT COMMAND...: it ends well.
-must() {
-    what=$1
-    shift
-    timeout 120 "$@" >out 2>err </dev/null && return
-    fail "$what (exit $?)"
-    tail -n 5 out err | sed 's/^/      | /'
-}
 # refused WORDS COMMAND...: it exits with 2, and says so.
 refused() {
     words=$1
@@ -40,23 +15,6 @@ refused() {
     code=$?
     [ $code = 2 ] && grep -q "$words" err || fail "$* exits with $code and says: $(head -n 1 err)"
 }
-begin() {
-    : >ready
-    "$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
-    server=$!
-    for _ in $(seq 100); do
-        grep -q "^ready $dir/mnt$" ready && return 0
-        kill -0 "$server" 2>/dev/null || break
-        sleep 0.05
-    done
-    return 1
-}
-end() {
-    must "umount" fusermount3 -u mnt
-    wait "$server" || fail "the mount ends with $?"
-    server=
-}
-
 refused "my.img" "$bin" mkfs my.img
 must "a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=4 --set geometry.chunks_per_pu=64
 refused "no ParaFS file system" "$bin" mount my.img mnt
@@ -65,14 +23,7 @@ refused "already (a label)" "$bin" mkfs my.img
 refused "no directory" "$bin" mount my.img my.img
 refused "nowhere" "$bin" mount my.img nowhere
 must "fsck of an empty one" "$bin" fsck my.img
-if ! begin; then
-    if grep -q "can't be mounted there" said; then
-        sh "$root/tests/skip.sh" note fuse "$(head -n 1 said)"
-        exit 0
-    fi
-    fail "mount: $(head -n 1 said)"
-    exit 1
-fi
+begin_or_skip
 refused "." "$bin" fsck my.img # it is in use
 mkdir mnt/d
 must "a copy" cp "$bin" mnt/d/program
@@ -111,9 +62,11 @@ if command -v git >/dev/null && [ -d "$root/.git" ]; then
     must "a clone" git clone -q "$root" mnt/repository
     must "its check" git -C mnt/repository fsck
 fi
+if command -v cargo >/dev/null; then
+    must "a crate" cargo init -q --vcs none --name on-parafs mnt/crate
+    CARGO_TARGET_DIR=$dir/mnt/crate/target must "its build" cargo build -q --offline --manifest-path mnt/crate/Cargo.toml
+    [ "$(mnt/crate/target/debug/on-parafs)" = "Hello, world!" ] || fail "what was built does not run"
+fi
 rm -rf mnt/d mnt/repository
 end
-must "fsck at the end" "$bin" fsck my.img
-grep -q "nothing wrong found" out || fail "fsck: $(tail -n 1 out)"
-[ $failed = 0 ] || exit 1
-echo "parafs: all good"
+all_good

@@ -1,45 +1,26 @@
 #!/bin/sh
-# ParaFS as a directory: pjdfstest, and fsx with a million operations, both from their crates.
-# Use: sh tests/posix.sh             (FLASHLANE=path/to/flashlane for another binary)
-#      OPS=20000 sh tests/posix.sh   fewer operations of fsx
-#      TOOLS=DIR                     where fsx and pjdfstest are (`make posix` installs them into target/tools/bin)
-# Needs root and /dev/fuse.
+# ParaFS as a directory: pjdfstest and fsx, both from their crates.
+# Use: sh tests/posix.sh            (FLASHLANE=path/to/flashlane for another binary)
+#      OPS=1000000 sh tests/posix.sh    operations of fsx, in runs of 5,000: its time grows with the square of a run's length
+#      SEED=1000                    of the first run; a run that fails prints its own
+#      TOOLS=DIR                    where fsx and pjdfstest are (the Makefile installs them into target/tools/bin)
+# Needs root, /dev/fuse, and the tools (else it is skipped).
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=$(realpath "${FLASHLANE:-$root/target/release/flashlane}")
-tools=${TOOLS:-${CARGO_TARGET_DIR:-$root/target}/tools/bin}
+tools=$(realpath -m "${TOOLS:-${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/tools/bin}")
 for tool in fsx pjdfstest; do
-    [ -x "$tools/$tool" ] || { echo "FAIL  posix: no $tools/$tool: run \`make posix\`"; exit 1; }
+    [ -x "$tools/$tool" ] || exec sh "$(dirname "$0")/skip.sh" note posix-tools "there is no $tool: the Makefile installs it"
 done
+[ "$(id -u)" = 0 ] || exec sh "$(dirname "$0")/skip.sh" note posix "pjdfstest needs root"
 # Each fsync commits the image: in memory that is soon done.
 [ ! -d /dev/shm ] || TMPDIR=${TMPDIR:-/dev/shm}
 export TMPDIR
-dir=$(mktemp -d)
-server=
-leave() {
-    fusermount3 -uz "$dir/mnt" 2>/dev/null
-    [ -z "$server" ] || kill -9 "$server" 2>/dev/null
-    rm -rf "$dir"
-}
-trap leave EXIT
-trap 'exit 130' INT TERM
-cd "$dir" || exit 1
-mkdir mnt
-chmod 755 "$dir" # other users are tried, too
-fail() {
-    echo "FAIL  posix: $*"
-    exit 1
-}
-"$bin" drive create my.img --preset parafs --set geometry.channels=8 --set geometry.chunks_per_pu=64 >/dev/null || exit 1
-"$bin" mkfs my.img >/dev/null || exit 1
-"$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
-server=$!
-for _ in $(seq 100); do
-    ! grep -q ^ready ready || break
-    sleep 0.05
-done
-grep -q ^ready ready || fail "$(cat said)"
+name=posix
+. "$(dirname "$0")/parafs-mounted.sh"
+
+must "a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=8 --set geometry.chunks_per_pu=64
+must "mkfs" "$bin" mkfs my.img
+begin_or_skip
 # What this machine has no second file system for, and remounts, are skipped by pjdfstest itself, by name.
 cat >pjd.toml <<'T'
 [features]
@@ -57,11 +38,15 @@ timeout 600 "$tools/pjdfstest" -c pjd.toml -p "$dir/mnt" >pjd.out 2>&1
 tail -n 1 pjd.out | sed 's/^/      pjdfstest: /'
 grep -q "^Summary: 0 failed" pjd.out || { grep -i "fail" pjd.out | head -n 20; fail pjdfstest; }
 began=$(date +%s)
-timeout 3000 "$tools/fsx" -N "${OPS:-1000000}" mnt/fsx >fsx.out 2>&1 || { tail -n 20 fsx.out; fail fsx; }
-grep -q "A-OK" fsx.out || fail "fsx: $(tail -n 1 fsx.out)"
-echo "ok    fsx: ${OPS:-1000000} operations in $(($(date +%s) - began)) s"
-fusermount3 -u mnt || fail "umount"
-wait "$server" || fail "the mount ends with $?"
-server=
-"$bin" fsck my.img || fail "fsck"
-echo "posix: all good"
+run=5000
+seed=${SEED:-1000}
+done=0
+while [ $done -lt "${OPS:-50000}" ] && [ $failed = 0 ]; do
+    timeout 300 "$tools/fsx" -N $run -S "$seed" -P "$dir" mnt/fsx >fsx.out 2>&1 && grep -q "A-OK" fsx.out ||
+        { tail -n 20 fsx.out; fail "fsx: OPS=$run SEED=$seed sh tests/posix.sh"; }
+    done=$((done + run))
+    seed=$((seed + 1))
+done
+echo "      fsx: $done operations in $(($(date +%s) - began)) s"
+end
+all_good

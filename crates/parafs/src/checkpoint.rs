@@ -225,7 +225,7 @@ impl State {
         self.stats.checkpoint_nodes += m.nodes.len() as u64;
         self.nat_copies.clone_from(&m.pack.nat_copies);
         self.sit_copies.clone_from(&m.pack.sit_copies);
-        (self.batches, self.window_used) = (0, 0);
+        (self.batches, self.batch_nodes, self.window_used) = (0, 0, 0);
         self.window.clear();
         for (segment, owners, _) in &m.summaries {
             self.segments.saved(*segment, *owners);

@@ -25,6 +25,10 @@ use std::sync::Arc;
 const VICTIMS: u32 = 4;
 /// The same of each cleaner of a region.
 const VICTIMS_OF_REGION: usize = 2;
+/// Nodes of fsyncs that a mount reads at most, per region, and of so many regions: they are in memory
+/// then.
+const NODES_FOUND: u64 = 512;
+const REGIONS_FOUND: u32 = 32;
 /// Pages of a victim that are looked at, and read, at a time.
 const AT_ONCE: usize = 8;
 
@@ -65,11 +69,13 @@ impl State {
             && self.pages.dirty_count() < options.dirty_pages
     }
 
-    /// A checkpoint would write more than may be lost for want of room.
+    /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
+    /// more than a part of a second.
     fn is_due(&self, dirty_nodes: usize) -> bool {
         let reserve = self.layout.shape.segments() - self.segments_for_users();
         let pages = reserve / 8 * self.layout.shape.segment_pages;
-        self.dirty_nodes.len() > dirty_nodes.min(pages as usize)
+        let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
+        self.dirty_nodes.len() > dirty_nodes.min(pages as usize) || self.batch_nodes > found
     }
 
     fn segments_for_users(&self) -> u32 {

@@ -89,7 +89,8 @@ impl Fs {
 
     fn has_dirty(&self) -> bool {
         let s = self.lock();
-        s.read_only.is_none() && (s.pages.dirty_count() > 0 || !s.dirty_nodes.is_empty())
+        let dirty = s.pages.dirty_count() > 0 || !s.dirty_nodes.is_empty();
+        s.read_only.is_none() && (dirty || s.batches > 0)
     }
 }
 

@@ -12,6 +12,7 @@ use crate::format::{
     WindowSector,
 };
 use crate::fs::Fs;
+use crate::medium::Written;
 use crate::mount::Recovered;
 use crate::nodes::{is_dir, is_file};
 use crate::segments::Heat;
@@ -38,8 +39,26 @@ pub(crate) async fn roll_forward(
     recovered: &mut Recovered,
 ) -> Result<()> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
-    for (segment, from) in window(cx, fs, pack).await? {
-        for found in nodes_in(cx, fs, pack, segment, from, recovered).await? {
+    // All channels at a time.
+    let regions = window(cx, fs, pack).await?;
+    let regions =
+        regions.chunk_by(|a, b| fs.sb.layout.region_of(a.0) == fs.sb.layout.region_of(b.0));
+    let mut reads = Vec::new();
+    for of_region in regions {
+        let (fs, theirs, segments) = (fs.clone(), cx.clone(), of_region.to_vec());
+        let version = pack.version;
+        reads.push(cx.spawn_join(async move {
+            let mut all = (Vec::new(), 0);
+            for (segment, from) in segments {
+                nodes_in(&theirs, &fs, version, segment, from, &mut all).await;
+            }
+            all
+        }));
+    }
+    for read in reads {
+        let (nodes, pages_read) = read.await;
+        recovered.pages_read += pages_read;
+        for found in nodes {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
     }
@@ -113,18 +132,23 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
     Ok(segments)
 }
 
-/// Nodes of fsyncs since the checkpoint, in a segment.
+/// Nodes of fsyncs since the checkpoint of this version, in a segment, and how many pages were read for
+/// them.
 async fn nodes_in(
     cx: &Cx,
     fs: &Arc<Fs>,
-    pack: &Pack,
+    version: u64,
     segment: u32,
     from: u32,
-    recovered: &mut Recovered,
-) -> Result<Vec<Sealed>> {
+    (found, pages_read): &mut (Vec<Sealed>, u64),
+) {
     let layout = fs.sb.layout;
-    let mut found = Vec::new();
-    let pages: Vec<u32> = (from..layout.shape.segment_pages).collect();
+    let to = match fs.medium.written(&layout, segment) {
+        None => layout.shape.segment_pages,
+        Some(Written::Pages(pages)) => pages,
+        Some(Written::Gone) => 0,
+    };
+    let pages: Vec<u32> = (from..to).collect();
     for piece in pages.chunks(AT_ONCE) {
         let mut reads = Vec::new();
         for page in piece {
@@ -135,17 +159,16 @@ async fn nodes_in(
             }));
         }
         for read in reads {
-            recovered.pages_read += 1;
+            *pages_read += 1;
             // What can't be read was being written when the power went.
             let Ok(bytes) = read.await else { continue };
             let Ok(footer) = NodePage::check(&bytes) else { continue };
-            let since = footer.version == pack.version || mutant!("parafs.old-nodes-taken");
+            let since = footer.version == version || mutant!("parafs.old-nodes-taken");
             if since && footer.batch.number > 0 {
                 found.push(Sealed { footer, bytes });
             }
         }
     }
-    Ok(found)
 }
 
 /// Has the file's tree say what a node of an fsync says. A file that is deleted by that is said.

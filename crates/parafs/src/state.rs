@@ -118,8 +118,9 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     /// Trims under way.
     pub(crate) trims: u32,
-    /// fsyncs since then.
+    /// fsyncs since then, and the nodes that they have written: a mount has to find them.
     pub(crate) batches: u32,
+    pub(crate) batch_nodes: u64,
     /// Writes of nodes under way.
     pub(crate) nodes_in_flight: u32,
     /// Writes of nodes that have failed.
@@ -186,6 +187,7 @@ impl State {
             stats: Stats::default(),
             trims: 0,
             batches: 0,
+            batch_nodes: 0,
             nodes_in_flight: 0,
             nodes_failed: 0,
             recovering: false,

@@ -391,7 +391,11 @@ impl Fs {
                 }
                 Some(Some(batch)) => batch,
             };
-            self.lock().stats.fsync_nodes += batch.len() as u64;
+            {
+                let mut s = self.lock();
+                s.stats.fsync_nodes += batch.len() as u64;
+                s.batch_nodes += batch.len() as u64;
+            }
             let results = self.send(cx, batch.iter().map(|(_, sent)| sent)).await;
             let mut outcome = Ok(());
             {

@@ -9,7 +9,7 @@ use flashlane_rt::Cx;
 use std::sync::Arc;
 
 /// What `stat(2)` says of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     pub ino: Nid,
     /// Tells files apart that had the same number, one after the other.

@@ -226,3 +226,58 @@ fn a_write_out_leaves_room_for_the_checkpoint_that_frees_more() {
         fs.unmount(&cx).await.expect("it is written");
     });
 }
+
+/// How long a mount takes on the paper's device of 32 channels, in microseconds: it is full, and the
+/// power was cut with as many fsyncs to find as there ever are.
+fn mount_time(chunks: u32) -> (u64, flashlane_parafs::Recovered) {
+    run(1, async move |cx| {
+        let spec = DeviceSpec::preset("parafs").expect("a preset");
+        let spec = spec.with_parallelism(32, 1).with_chunks_per_pu(chunks);
+        let options = SsdOptions { store: StoreKind::Compact, ..SsdOptions::default() };
+        let ssd = Ssd::new(&spec, options).expect("a device");
+        let sftl = Sftl::create(&cx, ssd.clone(), SftlConfig::default()).await;
+        let medium = Medium::from(sftl.expect("it is large enough"));
+        make_on(&cx, medium.clone(), 2).await;
+        let fs = mount_with(&cx, &medium, quiet()).await;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        let data = vec![1; 1 << 20];
+        for i in 0..(fs.space().free * 8192 * 19 / 20) >> 20 {
+            fs.write(&cx, file, i << 20, &data, now(&cx)).await.expect("there is room");
+        }
+        fs.sync(&cx).await.expect("it is taken");
+        let small = create(&cx, &fs, ROOT, "small", FILE).await.ino;
+        fs.sync(&cx).await.expect("it is taken");
+        let before = fs.stats().checkpoints;
+        // Inline files: each fsync writes a node.
+        for i in 0..16_000_u32 {
+            fs.write(&cx, small, 0, &i.to_le_bytes(), now(&cx)).await.expect("there is room");
+            fs.fsync(&cx, small, false).await.expect("it is taken");
+        }
+        assert_eq!(fs.stats().checkpoints, before, "a checkpoint was taken before");
+        drop((fs, medium));
+        ssd.power_cut(cx.now(), PowerOn::ClockRestarts);
+        let began = cx.now();
+        let sftl = Sftl::mount(&cx, ssd, SftlConfig::default()).await.expect("it is mounted");
+        let medium = Medium::from(sftl);
+        let (fs, found) = Fs::mount(&cx, medium, quiet()).await.expect("it is mounted");
+        let time = (cx.now() - began).as_ns() / 1000;
+        assert_eq!(content(&cx, &fs, small).await, 15_999_u32.to_le_bytes());
+        (time, found)
+    })
+}
+
+#[test]
+fn a_mount_behind_a_cut_reads_no_more_than_it_has_to() {
+    let (time, found) = mount_time(40);
+    assert_eq!(found.batches, 16_000, "{found:?}");
+    assert!(time < 1_000_000, "{time} us: {found:?}");
+}
+
+/// 16 GiB.
+#[test]
+#[ignore = "minutes"]
+fn a_mount_of_sixteen_gibibytes_takes_less_than_a_second() {
+    let (time, found) = mount_time(256);
+    println!("{time} us: {found:?}");
+    assert!(time < 1_000_000, "{time} us: {found:?}");
+}
