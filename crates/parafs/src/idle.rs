@@ -75,9 +75,9 @@ impl Fs {
             self.lock().stats.background_victims += 1;
         }
         for region in 0..self.sb.layout.shape.regions {
-            let lagging = self.medium.lags(&self.sb.layout, region);
-            let Some(segment) = lagging.filter(|s| is_idle() && self.lock().segments.is_full(*s))
-            else {
+            let lagging = self.medium.lags(&self.sb.layout, region).filter(|_| is_idle());
+            // A head that is hardly used may have had it for long.
+            let Some(segment) = lagging.filter(|s| self.lock().segments.end_use(*s)) else {
                 continue;
             };
             if self.empty(cx, segment, By::IdleCleaner).await.is_err() {

@@ -400,6 +400,15 @@ impl Segments {
         }
     }
 
+    /// No head writes to it any more; whether it holds something that can be moved.
+    pub(crate) fn end_use(&mut self, segment: u32) -> bool {
+        let s = &self.all[segment as usize];
+        if s.used == Use::Open && s.pending == 0 {
+            self.give_up(self.layout.addr(segment, 0));
+        }
+        self.is_full(segment)
+    }
+
     /// Nothing more is written to any segment that is open now, as its end is not known.
     pub(crate) fn close_all(&mut self) {
         for head in 0..self.heads.len() {

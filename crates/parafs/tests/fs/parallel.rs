@@ -281,3 +281,43 @@ fn a_mount_of_sixteen_gibibytes_takes_less_than_a_second() {
     println!("{time} us: {found:?}");
     assert!(time < 1_000_000, "{time} us: {found:?}");
 }
+
+/// The least and the most erases of a block of a channel, when half of the device is overwritten again
+/// and again, with pauses, and the other half is not.
+fn wear(idle: Ns) -> (u32, u32, Stats) {
+    run(1, async move |cx| {
+        let ssd = device(1, 1, 60);
+        let sftl = Sftl::create(&cx, ssd, config()).await.expect("it is large enough");
+        let medium = Medium::from(sftl.clone());
+        make_on(&cx, medium.clone(), 2).await;
+        let fs = mount_with(&cx, &medium, Options { idle, ..quiet() }).await;
+        let pages = fs.space().free;
+        let still = create(&cx, &fs, ROOT, "still", FILE).await.ino;
+        let data = vec![3; 8192 * (pages / 2) as usize];
+        fs.write(&cx, still, 0, &data, now(&cx)).await.expect("there is room");
+        fs.sync(&cx).await.expect("it is taken");
+        let busy = create(&cx, &fs, ROOT, "busy", FILE).await.ino;
+        for _ in 0..300 {
+            let some = vec![4; 8192 * (pages / 4) as usize];
+            fs.write(&cx, busy, 0, &some, now(&cx)).await.expect("there is room");
+            fs.sync(&cx).await.expect("it is taken");
+            cx.sleep(Ns::from_ms(1100)).await;
+        }
+        assert_eq!(content(&cx, &fs, still).await, data);
+        let stats = fs.stats();
+        fs.unmount(&cx).await.expect("it is written");
+        sound_on(&cx, &medium).await;
+        let wear = sftl.wear(0);
+        (wear[0], *wear.last().expect("blocks"), stats)
+    })
+}
+
+#[test]
+fn what_is_never_changed_moves_to_worn_blocks_in_idle_time() {
+    let (least, most, stats) = wear(Ns::ZERO);
+    assert_eq!((least, stats.wear_victims), (0, 0), "{stats:?}");
+    assert!(most > 20, "{most} erases: {stats:?}");
+    let (least, most, stats) = wear(Ns::from_ms(500));
+    assert!(stats.wear_victims > 0, "{stats:?}");
+    assert!(least + 20 > most, "{least} to {most} erases: {stats:?}");
+}
