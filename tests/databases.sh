@@ -1,6 +1,6 @@
 #!/bin/sh
-# SQLite, RocksDB and MariaDB on ext4, on a loop device, on a target by FUSE, whose server is killed under them: each
-# record that a database has acknowledged is there, and each database finds itself whole.
+# SQLite, RocksDB and MariaDB on a ParaFS, and on ext4 on a loop device on a target by FUSE. What serves it is killed under
+# them: each record that a database has acknowledged is there, and each database finds itself whole.
 # Use: sh tests/databases.sh [ROUNDS]     (FLASHLANE=path/to/flashlane for another binary)
 # Installs what it needs where it may (root and apt), else is skipped by name (`databases-tools`, `fuse-loop`).
 set -u
@@ -78,16 +78,73 @@ maria_checks() {
     maria_ends
 }
 
-for what in lite:wal:pblk lite:delete:qblk rocks::pftl maria::pblk; do
-    base=${what%%:*} kind=${what##*:} journal=${what#*:} journal=${journal%:*}
-    case=$base${journal:+ $journal}
-    rm -rf my.img disk
+# The disk, by $kind: DISK_makes an empty one and mounts it, DISK_returns behind a kill, DISK_leaves at the end.
+ext4_makes() {
     good "$case: a drive" "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=1024
     good "$case: a target" "$bin" lnvm create my.img -n db -t "$kind"
     begin
     attach 512
     good "$case: mkfs" mkfs.ext4 -q -F -E nodiscard "$loop"
     good "$case: mount" mount -o discard "$loop" mnt
+}
+ext4_is_gone() {
+    umount mnt 2>/dev/null || umount -l mnt
+    detach
+}
+ext4_returns() {
+    good "$case: check, behind a kill" "$bin" drive check my.img
+    begin
+    attach 512
+    good "$case: mount, behind a kill" mount -o discard "$loop" mnt
+}
+ext4_is_sound() {
+    good "$case: umount" umount mnt
+    good "$case: fsck finds nothing" e2fsck -fn "$loop"
+    good "$case: mount" mount -o discard "$loop" mnt
+}
+ext4_leaves() {
+    good "$case: umount" umount mnt
+    detach
+    ends_well
+}
+
+parafs_begins() {
+    : >ready
+    "$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
+    server=$!
+    for _ in $(seq 200); do
+        grep -q "^ready $dir/mnt$" ready && return
+        sleep 0.05
+    done
+    echo "FAIL  it is not mounted: $(cat said)"
+    exit 1
+}
+parafs_makes() {
+    good "$case: a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=8 --set geometry.chunks_per_pu=64
+    good "$case: mkfs" "$bin" mkfs my.img
+    parafs_begins
+}
+parafs_is_gone() { fusermount3 -uz mnt; }
+parafs_returns() { parafs_begins; }
+parafs_is_sound() {
+    parafs_leaves
+    parafs_begins
+}
+parafs_leaves() {
+    good "$case: umount" umount mnt
+    if wait "$server"; then echo "ok    $case: ends well"; else fail "$case: ends with $?: $(cat said)"; fi
+    server=
+    good "$case: fsck" "$bin" fsck my.img
+    grep -q "nothing wrong found" out || fail "$case: fsck: $(tail -n 1 out)"
+}
+
+for what in lite:wal:parafs lite:delete:parafs rocks::parafs maria::parafs lite:wal:pblk lite:delete:qblk rocks::pftl maria::pblk; do
+    base=${what%%:*} kind=${what##*:} journal=${what#*:} journal=${journal%:*}
+    disk=ext4
+    [ "$kind" != parafs ] || disk=parafs
+    case="$base${journal:+ $journal} on $kind"
+    rm -rf my.img disk
+    ${disk}_makes
     if ! "${base}_makes" >out 2>err; then
         fail "$case: it can't be made: $(tail -n 3 err)"
         exit 1
@@ -111,28 +168,21 @@ for what in lite:wal:pblk lite:delete:qblk rocks::pftl maria::pblk; do
         wait "$writer" 2>/dev/null
         others=
         rm -f maria.pid maria.sock
-        umount mnt 2>/dev/null || umount -l mnt
-        detach
-        good "$case: check, behind a kill" "$bin" drive check my.img
-        begin
-        attach 512
-        good "$case: mount, behind a kill" mount -o discard "$loop" mnt
+        ${disk}_is_gone
+        ${disk}_returns
         last=$(tail -n 1 acked)
         if there=$("${base}_checks" 2>err) && [ "${last:-0}" -ge 30 ] && [ "$there" -ge "$last" ]; then
             echo "ok    $case: $there records, of $last that were acknowledged"
         else
             fail "$case: ${there:-no} records, of ${last:-0} that were acknowledged: $(tail -n 3 err)"
         fi
-        good "$case: umount" umount mnt
-        good "$case: fsck finds nothing" e2fsck -fn "$loop"
+        ${disk}_is_sound
         [ "$round" -lt "$rounds" ] || break
         # The next round begins anew, on what the last one has left of the disk.
-        good "$case: mount" mount -o discard "$loop" mnt
         rm -rf mnt/lite* mnt/rocks mnt/maria
         "${base}_makes" >out 2>err || fail "$case: it can't be made again: $(tail -n 3 err)"
     done
-    detach
-    ends_well
+    ${disk}_leaves
 done
 [ "$bad" -eq 0 ] || { echo "databases: $bad checks failed" && exit 1; }
 echo "databases: all good"
