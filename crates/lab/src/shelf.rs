@@ -137,6 +137,12 @@ impl Shelf {
                      --prepared out"
                 ));
             }
+            if target.fs.is_some() {
+                return Err(format!(
+                    "target `{name}` has a file system, whose files are made by each run: leave --prepared \
+                     out"
+                ));
+            }
             if target.stack.is_raw() {
                 return Err(format!(
                     "target `{name}` is raw, and raw runs prepare their chunks themselves: leave --prepared \

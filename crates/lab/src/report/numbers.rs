@@ -463,13 +463,12 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
     let (r, before, after) = (&m.recorder, &m.before, &m.after);
     let stats = FtlStats { erases: o.media.erases, ..after.since(before) };
     let (programmed, host_written) = (ProgrammedSectors(stats.programmed), stats.host_written);
-    let sector = SECTOR_BYTES as u64;
     RunReport {
         name: o.target.name.clone(),
         requests: r.requests,
-        bytes_read: r.sectors_read * sector,
-        bytes_written: r.sectors_written * sector,
-        bytes_discarded: r.sectors_discarded * sector,
+        bytes_read: r.bytes_read,
+        bytes_written: r.bytes_written,
+        bytes_discarded: r.bytes_discarded,
         runtime_ns: (r.end - r.start).as_ns(),
         latency_ns: LatencySet {
             read: (&r.latencies(BlockOp::Read)).into(),
@@ -494,7 +493,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         failed_requests: r.failed,
         uncorrectable_sectors: r.uncorrectable,
         wrong_sectors: r.wrong_sectors,
-        wrong_shown: r.mismatches.iter().map(|m| m.to_string()).collect(),
+        wrong_shown: r.mismatches.clone(),
         faults: FaultCounts { layer: Shown::of(*after, "faults"), uncorrectable: o.uncorrectable },
         counter_laws: match &o.laws {
             Ok(()) => "hold".into(),

@@ -1,0 +1,125 @@
+//! File systems on targets, and the workloads for them.
+//!
+//! Owns: the keys of a file system ([`FileSystem`]) and of a personality of Filebench, by Filebench's
+//! own words. Promises: a number that can't be is a complaint with its range. Never: makes a file
+//! system, or a file.
+
+use super::document::Section;
+use crate::personality::{FileJob, Until};
+use flashlane_base::{Bytes, Ns};
+use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
+use flashlane_parafs::Options;
+use serde_json::{Value, json};
+
+/// The name of the file system: the type of a target that has one on S-FTL, and the key that puts
+/// one on a target of another type.
+pub const PARAFS: &str = "parafs";
+
+/// A file system that is made on a target for each run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSystem {
+    /// What it may use of the host.
+    pub options: Options,
+    /// Segments that files can't have, beside the least that cleaning needs.
+    pub spare_segments: u32,
+}
+
+impl FileSystem {
+    /// What results say of it.
+    pub(crate) fn described(&self) -> Value {
+        let Options { cache_pages, cache_nodes, dirty_pages, dirty_nodes, journal, .. } =
+            self.options;
+        json!({
+            "kind": PARAFS,
+            "cache_pages": cache_pages,
+            "cache_nodes": cache_nodes,
+            "dirty_pages": dirty_pages,
+            "dirty_nodes": dirty_nodes,
+            "journal": journal,
+            "spare_segments": self.spare_segments,
+        })
+    }
+
+    /// Reads its keys.
+    pub(super) fn read(s: &Section<'_>) -> FileSystem {
+        let mut fs = FileSystem::default();
+        let count = |key, least, most, into: &mut usize| {
+            *into = s.number(key, least, most).map_or(*into, |n| n as usize);
+        };
+        let o = &mut fs.options;
+        count("cache_pages", CACHE_LEAST, CACHE_MOST, &mut o.cache_pages);
+        count("cache_nodes", CACHE_LEAST, CACHE_MOST, &mut o.cache_nodes);
+        count("dirty_pages", 1, CACHE_MOST, &mut o.dirty_pages);
+        count("dirty_nodes", 1, CACHE_MOST, &mut o.dirty_nodes);
+        count("journal", 0, JOURNAL_MOST, &mut o.journal);
+        if let Some(segments) = s.number("spare_segments", 0, u32::MAX.into()) {
+            fs.spare_segments = segments as u32;
+        }
+        fs
+    }
+}
+
+/// Pages or nodes in memory: less than 64 count as such; more than 128 GiB of pages of 8 KiB no
+/// host has.
+const CACHE_LEAST: u64 = 64;
+const CACHE_MOST: u64 = 1 << 24;
+/// Nodes that a checkpoint has room for.
+const JOURNAL_MOST: u64 = 680;
+/// A year: longer runs are a mistake.
+const RUNTIME_MAX: Ns = Ns::from_secs(365 * 86_400);
+
+/// A workload of the shape `files = "fileserver"`.
+pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
+    let known = Personality::ALL.map(|personality| (personality.word(), personality));
+    // As `flashlane filebench` has it.
+    let also = [("proxyserver", Personality::Webproxy)];
+    let words: Vec<(&str, Personality)> = known.into_iter().chain(also).collect();
+    let personality = s.word("files", &words);
+    let of = Settings::of(personality.unwrap_or(Personality::Fileserver));
+    let size = |key: &str, default: Bytes| {
+        let given: Bytes = s.parsed(key).unwrap_or(default);
+        if given.get() == 0 || given.get() > SIZE_MAX.get() {
+            s.complain(key, format!("`{key}` is {given}, it must be from 1 byte to {SIZE_MAX}"));
+            return default;
+        }
+        given
+    };
+    let settings = Settings {
+        files: s.number("nfiles", 1, FILES_MAX).unwrap_or(of.files),
+        mean: size("filesize", of.mean),
+        width: s.number("meandirwidth", 1, WIDTH_MAX).unwrap_or(of.width),
+        threads: s.number("nthreads", 1, THREADS_MAX.into()).map_or(of.threads, |n| n as u32),
+        append: size("meanappendsize", of.append),
+        io: size("iosize", of.io),
+        there_percent: s.number("prealloc", 0, 100).unwrap_or(of.there_percent),
+        ..of
+    };
+    let until = Until {
+        ops: s.number("ops", 1, u64::MAX),
+        runtime: s.parsed("runtime"),
+        written: s.parsed("written"),
+    };
+    if until == Until::default() {
+        s.complain(
+            "files",
+            "nothing says when it ends: give it `runtime = \"60s\"`, `written = \"1GiB\"` (by its \
+             threads) or `ops = 100000`",
+        );
+    }
+    if until.runtime.is_some_and(|time| time == Ns::ZERO || time > RUNTIME_MAX) {
+        s.complain("runtime", format!("`runtime` is longer than 0 and at most {RUNTIME_MAX}"));
+    }
+    if until.written.is_some_and(|bytes| bytes.get() == 0) {
+        s.complain("written", "`written = \"0\"` is reached at once: leave it out or give a size");
+    }
+    let name = s.text("name").map(str::to_string);
+    let default = || match index {
+        0 => settings.personality.word().to_string(),
+        n => format!("{}{n}", settings.personality.word()),
+    };
+    let name = name.unwrap_or_else(default);
+    Some(FileJob { name, settings: Settings { personality: personality?, ..settings }, until })
+}
+
+/// As wide as varmail's, whose files all lie in one folder.
+const WIDTH_MAX: u64 = 1_000_000;
