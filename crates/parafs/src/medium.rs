@@ -132,6 +132,22 @@ impl Medium {
         })
     }
 
+    /// Requests of a channel that it has under way at a time for the paper's rule of one: as many as
+    /// the channel has PUs. A block device takes as many as there are.
+    pub(crate) fn window(&self) -> u32 {
+        match self {
+            Medium::Linear(_) => u32::MAX,
+            Medium::Flash(flash) => flash.sftl.info().channel_pus,
+        }
+    }
+
+    /// A segment of a region whose flash block has little wear: its content should move, so that the
+    /// block is used more (S-FTL's hint of static wear leveling).
+    pub(crate) fn lags(&self, layout: &Layout, region: u32) -> Option<u32> {
+        let Medium::Flash(flash) = self else { return None };
+        flash.sftl.lags(region).map(|block| region * layout.shape.region_segments + block)
+    }
+
     fn meta(&self) -> &dyn BlockDev {
         match self {
             Medium::Linear(device) => &**device,

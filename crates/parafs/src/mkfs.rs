@@ -3,6 +3,7 @@
 //! Owns: what an empty one looks like, how much room cleaning has. Promises: the superblock comes
 //! last, so one that was cut short is none. Never: asks whether something is there already.
 
+use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
@@ -110,7 +111,11 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium.write_meta(cx, layout.nat_at(sector, false), &bytes).await?;
         sector += run;
     }
-    let mut segments = Segments::new(layout);
+    let shape = layout.shape;
+    let (regions, per_region) = (shape.regions, shape.region_segments);
+    let channels = Channels::new(Schedule::default(), regions, per_region, medium.window());
+    let channels = Arc::new(channels);
+    let mut segments = Segments::new(layout, channels.clone());
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());
@@ -133,6 +138,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium: medium.clone(),
         sb: sb.clone(),
         options: Options::default(),
+        channels,
         state: Mutex::new(state),
         changed: Notify::new(),
     };

@@ -5,14 +5,17 @@
 //! out before the next one has forgotten it. Never: waits, or touches the medium.
 //!
 //! A region is a flash channel. Each has six heads (ParaFS paper, 3.2): hot, warm and cold, for
-//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one.
+//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one, to the one whose
+//! channel has least to do ([`Channels`]).
 
+use crate::channels::Channels;
 use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,16 @@ impl Heat {
     pub(crate) fn is_node(self) -> bool {
         self <= Heat::ColdNode
     }
+}
+
+/// Which region a page goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Page by page over the regions (ParaFS paper, 3.2: 2-D allocation).
+    #[default]
+    Pages,
+    /// A head fills a segment, then one of the next region (the paper's block stripe).
+    Blocks,
 }
 
 /// What a segment is used for.
@@ -93,6 +106,8 @@ pub(crate) struct Segments {
     heads: Vec<Head>,
     /// Free segments of each region.
     free: Vec<BTreeSet<u32>>,
+    /// The same with those that heads have and have not begun.
+    unwritten: Vec<u32>,
     /// Whose entries have changed since the table was written.
     pub(crate) changed: BTreeSet<u32>,
     /// Segments that hold nothing valid and are no head's: a checkpoint frees them.
@@ -103,11 +118,13 @@ pub(crate) struct Segments {
     turn: [u32; HEADS as usize],
     /// Seconds of the file system's life.
     pub(crate) age: u64,
+    pub(crate) allocation: Allocation,
+    channels: Arc<Channels>,
 }
 
 impl Segments {
     /// All are free.
-    pub(crate) fn new(layout: Layout) -> Segments {
+    pub(crate) fn new(layout: Layout, channels: Arc<Channels>) -> Segments {
         let shape = layout.shape;
         let entry = SegmentEntry::empty(shape.segment_pages);
         let segment = Segment {
@@ -123,26 +140,31 @@ impl Segments {
             let first = region * shape.region_segments;
             (first..first + shape.region_segments).collect()
         };
+        (0..shape.regions).for_each(|r| channels.set_free(r, shape.region_segments));
         Segments {
             layout,
             all: vec![segment; shape.segments() as usize],
             heads: vec![Head::default(); (shape.regions * HEADS) as usize],
             free: (0..shape.regions).map(of_region).collect(),
+            unwritten: vec![shape.region_segments; shape.regions as usize],
             changed: BTreeSet::new(),
             empty: BTreeSet::new(),
             valid: 0,
             turn: [0; HEADS as usize],
             age: 0,
+            allocation: Allocation::default(),
+            channels,
         }
     }
 
     /// As a checkpoint has them. `heads` go on where they were.
     pub(crate) fn load(
         layout: Layout,
+        channels: Arc<Channels>,
         entries: Vec<SegmentEntry>,
         heads: &[Heads],
     ) -> Result<Segments, FsError> {
-        let mut s = Segments::new(layout);
+        let mut s = Segments::new(layout, channels);
         for (number, entry) in entries.into_iter().enumerate() {
             let valid = (0..layout.shape.segment_pages).filter(|p| bit(&entry.valid, *p)).count();
             s.all[number].valid = valid as u32;
@@ -214,7 +236,13 @@ impl Segments {
             _ => self.free[region].remove(&segment),
         };
         let s = &mut self.all[segment as usize];
-        s.used = used;
+        let was = std::mem::replace(&mut s.used, used);
+        // What a head has and has not begun is free flash, too.
+        let empty = |used: Use| u32::from(matches!(used, Use::Free | Use::Assigned));
+        self.unwritten[region] = self.unwritten[region] + empty(used) - empty(was);
+        if empty(used) != empty(was) {
+            self.channels.set_free(region as u32, self.unwritten[region]);
+        }
         match used == Use::Full && s.valid == 0 && s.pending == 0 {
             true => self.empty.insert(segment),
             false => self.empty.remove(&segment),
@@ -240,6 +268,16 @@ impl Segments {
         self.free.iter().map(|free| free.len() as u32).sum()
     }
 
+    /// Free segments of a region.
+    pub(crate) fn free_of(&self, region: u32) -> u32 {
+        self.free[region as usize].len() as u32
+    }
+
+    /// Segments without content, of all regions.
+    pub(crate) fn unwritten(&self) -> u32 {
+        self.unwritten.iter().sum()
+    }
+
     /// Segments that the next checkpoint frees.
     pub(crate) fn empty(&self) -> u32 {
         self.empty.len() as u32
@@ -259,17 +297,28 @@ impl Segments {
     /// The next page for content of this heat, in the region whose turn it is. It counts as pending
     /// until its write has ended ([`Segments::arrived`]). Of the free segments `kept` are for others.
     pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
-        let regions = self.layout.shape.regions;
-        for i in 0..regions {
-            let region = (self.turn[heat as usize] + i) % regions;
-            if self.head_has(&self.heads[self.head(region, heat)]) > 0 {
-                return Ok(self.give(region, heat, owner));
-            }
-            if !self.free[region as usize].is_empty() && self.free() > kept {
-                return Err(Stop::Need(Need::Segments { region, heat }));
-            }
+        let may_get = self.free() > kept;
+        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
+        let able = |region: u32| has(region) || may_get && !self.free[region as usize].is_empty();
+        match self.next_region(heat, able) {
+            Some(region) if has(region) => Ok(self.give(region, heat, owner)),
+            Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
+            None => Err(Stop::Need(Need::Room)),
         }
-        Err(Stop::Need(Need::Room))
+    }
+
+    /// The region that content of this heat goes to next, of those that are able to take it: the one
+    /// whose channel has least to do, and of equals, or where that does not count, the one whose turn
+    /// it is.
+    fn next_region(&self, heat: Heat, able: impl Fn(u32) -> bool) -> Option<u32> {
+        let (regions, turn) = (self.layout.shape.regions, self.turn[heat as usize]);
+        let mut in_turn = (0..regions).map(|i| (turn + i) % regions).filter(|r| able(*r));
+        match self.channels.loads() {
+            Some(loads) if self.allocation == Allocation::Pages => {
+                in_turn.min_by_key(|region| loads[*region as usize])
+            }
+            _ => in_turn.next(),
+        }
     }
 
     /// Heads have so many pages of this heat, so that [`Segments::allocate_reserved`] gives them.
@@ -290,12 +339,8 @@ impl Segments {
 
     /// The next page, of those that were reserved.
     pub(crate) fn allocate_reserved(&mut self, heat: Heat, owner: Owner) -> Addr {
-        let regions = self.layout.shape.regions;
-        let turn = self.turn[heat as usize];
-        let region = (0..regions)
-            .map(|i| (turn + i) % regions)
-            .find(|region| self.head_has(&self.heads[self.head(*region, heat)]) > 0)
-            .expect("they were reserved");
+        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
+        let region = self.next_region(heat, has).expect("they were reserved");
         self.give(region, heat, owner)
     }
 
@@ -319,12 +364,18 @@ impl Segments {
         owners.push(owner);
         s.unsaved = true;
         s.pending += 1;
-        self.turn[heat as usize] = (region + 1) % self.layout.shape.regions;
         self.heads[at].open = Some((segment, page + 1));
-        if page + 1 == self.layout.shape.segment_pages {
+        let is_full = page + 1 == self.layout.shape.segment_pages;
+        if is_full {
             self.close(at);
         }
-        self.layout.addr(segment, page)
+        self.turn[heat as usize] = match self.allocation == Allocation::Pages || is_full {
+            true => (region + 1) % self.layout.shape.regions,
+            false => region,
+        };
+        let addr = self.layout.addr(segment, page);
+        self.channels.place(region, addr);
+        addr
     }
 
     /// A head lets go of the segment that it fills.
@@ -484,13 +535,47 @@ impl Segments {
     /// The segment that is cleaned soonest: the one with the fewest valid pages (paper, 3.3:
     /// "foreground paraGC employs greedy algorithm"), if that wins a page.
     pub(crate) fn victim(&self) -> Option<u32> {
-        let pages = self.layout.shape.segment_pages;
         (0..self.all.len() as u32)
-            .filter(|segment| {
-                let s = &self.all[*segment as usize];
-                s.used == Use::Full && s.pending == 0 && s.valid > 0 && s.valid < pages
-            })
+            .filter(|segment| self.is_victim(*segment))
             .min_by_key(|segment| self.all[*segment as usize].valid)
+    }
+
+    /// The segments of a region that are cleaned soonest, up to `most`.
+    pub(crate) fn victims(&self, region: u32, most: usize) -> Vec<u32> {
+        let first = region * self.layout.shape.region_segments;
+        let all = first..first + self.layout.shape.region_segments;
+        let mut found: Vec<u32> = all.filter(|segment| self.is_victim(*segment)).collect();
+        found.sort_by_key(|segment| self.all[*segment as usize].valid);
+        found.truncate(most);
+        found
+    }
+
+    /// The segment that is worth most: what it frees, times how long nothing in it has changed, by what
+    /// it costs to read it and to write what is valid ("The Design and Implementation of a
+    /// Log-Structured File System", 3.6: `(1 - u) * age / (1 + u)`).
+    pub(crate) fn victim_by_cost(&self) -> Option<u32> {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let worth = |segment: &u32| {
+            let s = &self.all[*segment as usize];
+            let age = u128::from(1 + self.age.saturating_sub(s.entry.changed));
+            let valid = u64::from(s.valid);
+            ((age * u128::from(pages - valid)) << 32) / u128::from(pages + valid)
+        };
+        let all = 0..self.all.len() as u32;
+        // Of equals the first one.
+        all.filter(|segment| self.is_victim(*segment)).rev().max_by_key(worth)
+    }
+
+    /// It was filled, and its pages may be moved.
+    pub(crate) fn is_full(&self, segment: u32) -> bool {
+        let s = &self.all[segment as usize];
+        s.used == Use::Full && s.pending == 0 && s.valid > 0
+    }
+
+    /// Cleaning it wins at least a page.
+    fn is_victim(&self, segment: u32) -> bool {
+        let valid = self.all[segment as usize].valid;
+        self.is_full(segment) && valid < self.layout.shape.segment_pages
     }
 
     /// Its owners have come from the medium.

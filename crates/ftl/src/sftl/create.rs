@@ -160,6 +160,7 @@ impl Division {
         let data_geo = data.geometry();
         let info = SftlInfo {
             channels: geo.channels,
+            channel_pus: geo.pus_per_channel,
             segments,
             segment_sectors: geo.sectors_per_chunk(),
             page_sectors: geo.ws_min,

@@ -78,6 +78,8 @@ const TRIES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SftlInfo {
     pub channels: u32,
+    /// PUs of each channel.
+    pub channel_pus: u32,
     /// Of each channel.
     pub segments: u32,
     pub segment_sectors: u32,

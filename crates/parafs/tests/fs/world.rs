@@ -34,7 +34,14 @@ pub(crate) fn now(cx: &Cx) -> Time {
 
 /// Small caches, so that what was there has to come again.
 pub(crate) fn small() -> Options {
-    Options { cache_pages: 64, cache_nodes: 64, dirty_pages: 48, dirty_nodes: 48, journal: 20 }
+    Options {
+        cache_pages: 64,
+        cache_nodes: 64,
+        dirty_pages: 48,
+        dirty_nodes: 48,
+        journal: 20,
+        ..Options::default()
+    }
 }
 
 /// What a file system lies on over several lives.
