@@ -8,7 +8,7 @@ use super::document::Section;
 use crate::personality::{FileJob, Until};
 use flashlane_base::{Bytes, Ns};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
-use flashlane_parafs::Options;
+use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options};
 use serde_json::{Value, json};
 
 /// The name of the file system: the type of a target that has one on S-FTL, and the key that puts
@@ -24,18 +24,37 @@ pub struct FileSystem {
     pub spare_segments: u32,
 }
 
+const ALLOCATIONS: [(&str, Allocation); 2] =
+    [("pages", Allocation::Pages), ("blocks", Allocation::Blocks)];
+const CLEANERS: [(&str, Cleaners); 2] =
+    [("one", Cleaners::One), ("per-region", Cleaners::PerRegion)];
+const DISPATCHES: [(&str, Dispatch); 2] = [("fifo", Dispatch::Fifo), ("aware", Dispatch::Aware)];
+
+fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str {
+    words.iter().find(|(_, of)| of == value).map_or("", |(word, _)| word)
+}
+
 impl FileSystem {
     /// What results say of it.
     pub(crate) fn described(&self) -> Value {
-        let Options { cache_pages, cache_nodes, dirty_pages, dirty_nodes, journal, .. } =
-            self.options;
+        let (o, s) = (&self.options, &self.options.schedule);
         json!({
             "kind": PARAFS,
-            "cache_pages": cache_pages,
-            "cache_nodes": cache_nodes,
-            "dirty_pages": dirty_pages,
-            "dirty_nodes": dirty_nodes,
-            "journal": journal,
+            "cache_pages": o.cache_pages,
+            "cache_nodes": o.cache_nodes,
+            "dirty_pages": o.dirty_pages,
+            "dirty_nodes": o.dirty_nodes,
+            "journal": o.journal,
+            "allocation": name_of(&ALLOCATIONS, &o.allocation),
+            "cleaners": name_of(&CLEANERS, &o.cleaners),
+            "dispatch": name_of(&DISPATCHES, &s.dispatch),
+            "window": s.window,
+            "slice_ns": s.slice.as_ns(),
+            "weights": s.weights,
+            "free_weight": s.free_weight,
+            "erasing_weight": s.erasing_weight,
+            "idle_ns": o.idle.as_ns(),
+            "commit_ns": o.commit.as_ns(),
             "spare_segments": self.spare_segments,
         })
     }
@@ -43,22 +62,56 @@ impl FileSystem {
     /// Reads its keys.
     pub(super) fn read(s: &Section<'_>) -> FileSystem {
         let mut fs = FileSystem::default();
+        let o = &mut fs.options;
         let count = |key, least, most, into: &mut usize| {
             *into = s.number(key, least, most).map_or(*into, |n| n as usize);
         };
-        let o = &mut fs.options;
         count("cache_pages", CACHE_LEAST, CACHE_MOST, &mut o.cache_pages);
         count("cache_nodes", CACHE_LEAST, CACHE_MOST, &mut o.cache_nodes);
         count("dirty_pages", 1, CACHE_MOST, &mut o.dirty_pages);
         count("dirty_nodes", 1, CACHE_MOST, &mut o.dirty_nodes);
         count("journal", 0, JOURNAL_MOST, &mut o.journal);
-        if let Some(segments) = s.number("spare_segments", 0, u32::MAX.into()) {
-            fs.spare_segments = segments as u32;
-        }
+        o.allocation = s.word("allocation", &ALLOCATIONS).unwrap_or(o.allocation);
+        o.cleaners = s.word("cleaners", &CLEANERS).unwrap_or(o.cleaners);
+        let time = |key, least: Ns, into: &mut Ns| {
+            let Some(given) = s.parsed::<Ns>(key) else { return };
+            match given >= least && given <= TIME_MAX {
+                true => *into = given,
+                false => s.complain(key, format!("`{key}` must be from {least} to {TIME_MAX}")),
+            }
+        };
+        time("idle", Ns::ZERO, &mut o.idle);
+        time("commit", Ns::ZERO, &mut o.commit);
+        let schedule = &mut o.schedule;
+        schedule.dispatch = s.word("dispatch", &DISPATCHES).unwrap_or(schedule.dispatch);
+        time("slice", Ns::from_ns(1), &mut schedule.slice);
+        let small = |key, most, into: &mut u32| {
+            *into = s.number(key, 0, most).map_or(*into, |n| n as u32);
+        };
+        small("window", WINDOW_MOST, &mut schedule.window);
+        small("free_weight", WEIGHT_MOST, &mut schedule.free_weight);
+        small("erasing_weight", WEIGHT_MOST, &mut schedule.erasing_weight);
+        let weight = |key| s.number(key, 1, WEIGHT_MOST);
+        schedule.weights = match (weight("read_weight"), weight("write_weight")) {
+            (Some(read), Some(write)) => Some((read, write)),
+            (None, None) => None,
+            _ => {
+                let says = "`read_weight` and `write_weight` are weighed against each other: give both";
+                let given = if s.has("read_weight") { "read_weight" } else { "write_weight" };
+                s.complain(given, says);
+                None
+            }
+        };
+        small("spare_segments", u32::MAX.into(), &mut fs.spare_segments);
         fs
     }
 }
 
+/// Longer times than this are never.
+const TIME_MAX: Ns = Ns::from_secs(86_400);
+/// Requests of a channel that are under way: no device has more at a time.
+const WINDOW_MOST: u64 = 65_536;
+const WEIGHT_MOST: u64 = 1_000_000;
 /// Pages or nodes in memory: less than 64 count as such; more than 128 GiB of pages of 8 KiB no
 /// host has.
 const CACHE_LEAST: u64 = 64;

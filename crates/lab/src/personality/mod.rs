@@ -15,7 +15,7 @@ use crate::experiment::FileSystem;
 use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
 use crate::histogram::Latencies;
 use crate::run::{
-    CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Steady, Subject, Work as Asked, steady,
+    CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
 };
 use contents::Contents;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -23,7 +23,7 @@ use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_parafs::{
-    Fs, FsError, LayoutError, Make, Medium, New, Nid, ROOT, Report, Time, check, mkfs,
+    Fs, FsError, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, check, mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
 use serde::Serialize;
@@ -206,6 +206,7 @@ impl Files {
         }
         let (capacity, used) = self.sectors();
         let (before, below) = (bench.stats(), (bench.subject.stats)());
+        let (course, by_then) = (bench.course(), self.fs.stats());
         let cpu = CpuSpan::until_now(cx);
         let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
         bench.recorder.borrow_mut().begin(cx.now(), &bench.subject.watch);
@@ -215,7 +216,7 @@ impl Files {
         {
             let mut recorder = bench.recorder.borrow_mut();
             recorder.end = recorder.end.max(bench.last.get());
-            recorder.close(&|| bench.stats());
+            recorder.close(&|| bench.course());
         }
         let cpu = CpuSpan::until_now(cx).since(&cpu);
         let to = bench.subject.contention.as_ref().map(|look| look(cx.now()));
@@ -240,11 +241,12 @@ impl Files {
             prepared_bytes: bench.jobs.iter().map(|job| job.tree.bytes()).sum(),
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
+            stats: self.fs.stats().since(&by_then),
             checked: None,
             broken,
         };
         Ok(Measured {
-            steady: judge(&recorder, before, interrupted),
+            steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
             recorder,
             before,
             after,
@@ -280,11 +282,6 @@ impl Files {
     }
 }
 
-/// Garbage is collected by the file system, and a run is as steady as what it wrote.
-fn judge(recorder: &Recorder, before: FtlStats, interrupted: bool) -> Steady {
-    steady::judge(recorder.timeline.buckets(), &before.into(), false, interrupted)
-}
-
 /// Seconds since the run began; it begins in 1970.
 fn now(cx: &Cx) -> Time {
     let ns = cx.now().as_ns();
@@ -300,6 +297,8 @@ pub struct Work {
     /// Sectors that the file system wrote to what is below it in the measured part, and read.
     pub written_below: u64,
     pub read_below: u64,
+    /// What the file system did in it.
+    pub stats: Stats,
     /// What the check at the end has looked at.
     pub checked: Option<Checked>,
     /// A call that must not fail did.
@@ -449,6 +448,13 @@ impl Bench {
         FtlStats { host_written, ..(self.subject.stats)() }
     }
 
+    /// As [`Bench::stats`], with what the file system has cleaned: a course is steady or not by both.
+    fn course(&self) -> FtlStats {
+        let (stats, fs) = (self.stats(), self.fs.stats());
+        let cleaned = fs.foreground_victims + fs.background_victims + fs.wear_victims;
+        FtlStats { gc_victims: stats.gc_victims + cleaned, ..stats }
+    }
+
     fn look(&self, stage: &'static str, total: Option<u64>) {
         self.monitor.progress(stage, self.done.get(), total);
         if self.monitor.interrupted() {
@@ -580,8 +586,8 @@ impl Bench {
         };
         self.recorder.borrow_mut().request(about, start, result.is_ok());
         if let (Ok(bytes), Some(op)) = (&result, op) {
-            let stats = || self.stats();
-            self.recorder.borrow_mut().operation(about, op, *bytes, start, now, &stats);
+            let course = || self.course();
+            self.recorder.borrow_mut().operation(about, op, *bytes, start, now, &course);
         }
         self.last.set(self.last.get().max(now));
         let ok = result.is_ok();

@@ -56,6 +56,9 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 fn amplification(r: &RunReport) -> Option<String> {
+    if r.files.is_some() {
+        return super::files::amplification(r);
+    }
     let ratio = r.write_amplification_ratio?;
     let written = r.buffer_sectors.host_written;
     let mut causes: Vec<(f64, &str)> = r
@@ -109,11 +112,12 @@ fn reads(r: &RunReport) -> Option<String> {
     if !said.is_empty() {
         text += &format!(": {said}");
     }
+    // Below a file system the buffer has seen other reads than these.
     let sources = [
         (b.read_from_buffer, "came from the buffer"),
         (b.read_unmapped, "held nothing and cost nothing"),
     ];
-    for (n, what) in sources {
+    for (n, what) in sources.into_iter().filter(|_| r.files.is_none()) {
         let s = share(n, b.host_read);
         if s >= WORTH_SAYING {
             text += &format!("; {:.0}% of their sectors {what}", s * 100.0);
@@ -278,7 +282,8 @@ fn compare_amplification(report: &Report) -> Option<String> {
     let why = match cause {
         // User data grows when less of it is overwritten or discarded in the buffer.
         Cause::User => format!(
-            "of its sectors {:.0}% were overwritten or discarded in the buffer, against {:.0}%",
+            "of its sectors {:.0}% were overwritten or discarded before they were programmed, against \
+             {:.0}%",
             (1.0 - after) * 100.0,
             (1.0 - before) * 100.0
         ),
