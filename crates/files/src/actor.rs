@@ -10,7 +10,7 @@
 
 use crate::personality::{Kind, Settings, Step};
 use crate::tree::Tree;
-use flashlane_base::Rng;
+use flashlane_base::{Rng, mutant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -172,6 +172,7 @@ impl Actor {
     /// That could not be done: the file is as it was before, and what would need it is skipped.
     pub fn failed(&mut self, call: Call, files: &mut Rotation) {
         match call {
+            Call::Create(_) if mutant!("files.made-all-the-same") => return self.done(call, files),
             Call::Create(file) => files.files[file] = (State::Gone, 0),
             Call::Open(file) => files.files[file].1 -= 1,
             Call::Delete(file) => files.files[file] = (State::There, 0),

@@ -19,12 +19,12 @@ use crate::tap::TapError;
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Recorded, Scan, Take, TraceError};
 use crate::workload::Job;
-use flashlane_base::{Geometry, Ns};
+use flashlane_base::{Geometry, Ns, mutant};
 use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
-use flashlane_parafs::Medium;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, SlcCount, Ssd};
+use flashlane_parafs::Medium;
 use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_serve::Stop;
 use flashlane_stack::{Description, behind_link};
@@ -387,10 +387,13 @@ pub fn execute(
 ) -> Result<Outcome, ExecuteError> {
     let How { clock, observe, shelf, record, metrics } = how;
     let has_no_block_device = |t: &&Target| t.stack.is_raw() || t.stack.in_order();
-    if let Some(raw) = experiment.targets.iter().find(|t| record.is_some() && has_no_block_device(t)) {
+    if let Some(raw) =
+        experiment.targets.iter().find(|t| record.is_some() && has_no_block_device(t))
+    {
         return Err(ExecuteError::RecordRaw { target: raw.name.clone() });
     }
-    if let Some(target) = experiment.targets.iter().find(|t| t.gives() == Gives::Sectors && t.stack.in_order())
+    if let Some(target) =
+        experiment.targets.iter().find(|t| t.gives() == Gives::Sectors && t.stack.in_order())
     {
         return Err(ExecuteError::InOrder { target: target.name.clone() });
     }
@@ -642,7 +645,7 @@ async fn files_on(
 async fn end_files(cx: &Cx, files: &Files, run: &mut RunOutcome) {
     let Some(work) = &mut run.measured.files else { return };
     run.laws = work.broken.clone().map_or(Ok(()), Err);
-    if run.measured.read_only.is_some() {
+    if run.measured.read_only.is_some() || mutant!("lab.files-unchecked") {
         return;
     }
     match files.end(cx).await {

@@ -96,7 +96,8 @@ impl FileSystem {
             (Some(read), Some(write)) => Some((read, write)),
             (None, None) => None,
             _ => {
-                let says = "`read_weight` and `write_weight` are weighed against each other: give both";
+                let says =
+                    "`read_weight` and `write_weight` are weighed against each other: give both";
                 let given = if s.has("read_weight") { "read_weight" } else { "write_weight" };
                 s.complain(given, says);
                 None

@@ -40,9 +40,9 @@ pub use device::{DeviceChoice, default_preset, preset_names};
 pub(crate) use document::{At, Item, Value};
 pub use document::{Change, Complaint};
 pub use files::{FileSystem, PARAFS};
+pub(crate) use target::Gives;
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;
-pub(crate) use target::Gives;
 pub use workload::{TraceSpec, Workload};
 
 use crate::run::{Fill, Overwrite};
@@ -242,7 +242,10 @@ fn check_seams(
     if !warm_up.is_empty() && any(Gives::Pus) {
         root.complain("warm_up", "[[warm_up]] is for block devices, and a target is raw");
     } else if !warm_up.is_empty() && any(Gives::Files) {
-        root.complain("warm_up", "[[warm_up]] is for block devices, and a target has a file system");
+        root.complain(
+            "warm_up",
+            "[[warm_up]] is for block devices, and a target has a file system",
+        );
     } else if warm_up.iter().any(|w| w.takes() == Gives::Pus) {
         root.complain(
             "warm_up",
@@ -275,9 +278,7 @@ fn check_seams(
             "a raw target takes jobs that name their PUs, as `pus = \"0-3\"` in a [[workload]] of \
              an experiment does",
         ),
-        (_, Gives::Pus) => {
-            ("workload", "`pus` in a workload is for targets of `kind = \"raw\"`")
-        }
+        (_, Gives::Pus) => ("workload", "`pus` in a workload is for targets of `kind = \"raw\"`"),
         (Gives::Files, _) => (
             "workload",
             "a target with a file system takes `files = \"fileserver\"` and the like; jobs and \

@@ -134,7 +134,8 @@ fn read(
         return None;
     };
     let layers = read_layers(s, kind);
-    let is_short = matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
+    let is_short =
+        matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
     let fs = match is_short {
         true => Some(FileSystem::read(s)),
         false => s.switched(PARAFS).map(|section| {

@@ -113,7 +113,8 @@ pub(super) fn read_warm_up(
 
 /// One table: a job, those of a job file, a trace, a personality.
 fn read_one(s: Section<'_>, index: usize, base: &Base, remarks: &mut Vec<String>) -> Vec<Workload> {
-    let shapes: Vec<&str> = ["trace", "fio", "files", "rw"].into_iter().filter(|key| s.has(key)).collect();
+    let shapes: Vec<&str> =
+        ["trace", "fio", "files", "rw"].into_iter().filter(|key| s.has(key)).collect();
     let found = match shapes[..] {
         ["trace"] => read_trace(&s, base).map(Workload::Trace).into_iter().collect(),
         ["fio"] => {

@@ -5,7 +5,7 @@
 //! before a read began, and is not being written, is compared; a sector repeats eight bytes, so a
 //! `compact` store keeps it in some bytes. Never: keeps contents.
 
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use std::ops::Range;
 
 /// A file of a set.
@@ -90,12 +90,8 @@ impl Contents {
     pub(super) fn fill(&self, file: usize, at: u64, into: &mut [u8]) {
         let version = self.files[file].version;
         for (sector, place, part) in parts(at, into.len()) {
-            let word = self.word(file, version, sector);
-            let bytes = &mut into[part];
-            let skip = place % 8;
-            for (byte, of) in bytes.iter_mut().zip(word.iter().cycle().skip(skip)) {
-                *byte = *of;
-            }
+            let sector = self.sector(file, version, sector);
+            into[part.clone()].copy_from_slice(&sector.as_flattened()[place..place + part.len()]);
         }
     }
 
@@ -104,8 +100,7 @@ impl Contents {
     pub(super) fn wrong(&self, file: usize, seen: &Seen, at: u64, got: &[u8]) -> u64 {
         let mut wrong = 0;
         for (sector, place, part) in parts(at, got.len()) {
-            let word = self.word(file, seen.version, sector);
-            let expected = [word; SECTOR_BYTES / 8];
+            let expected = self.sector(file, seen.version, sector);
             let expected = &expected.as_flattened()[place..place + part.len()];
             let first = at + part.start as u64;
             let found = &got[part];
@@ -119,15 +114,16 @@ impl Contents {
         wrong
     }
 
-    /// What a sector of a file repeats; no byte of it is 0.
-    fn word(&self, file: usize, version: u32, sector: u64) -> [u8; 8] {
+    /// A sector of a file: eight bytes over and over, none of them 0.
+    fn sector(&self, file: usize, version: u32, sector: u64) -> [[u8; 8]; SECTOR_BYTES / 8] {
+        let version = if mutant!("lab.versions-alike") { 1 } else { version };
         // SplitMix64's finalizer, over all that decides.
         let mut x = self.seed ^ (file as u64) << 40 ^ u64::from(version) << 20 ^ sector;
         for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
             x = (x ^ x >> 30).wrapping_mul(factor);
             x ^= x >> 29;
         }
-        (x | 0x0101_0101_0101_0101).to_le_bytes()
+        [(x | 0x0101_0101_0101_0101).to_le_bytes(); SECTOR_BYTES / 8]
     }
 }
 

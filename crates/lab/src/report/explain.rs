@@ -83,7 +83,7 @@ fn amplification(r: &RunReport) -> Option<String> {
 
 fn write_waits(r: &RunReport) -> Option<String> {
     let said = largest(&r.latency_breakdown_ns.write.0, 0.1);
-    let waited = !said.is_empty() && r.latency_ns.write.mean > 0;
+    let waited = !said.is_empty() && r.latency_ns.write.mean > 0 && r.files.is_none();
     waited.then(|| format!("Writes took {} on average: {said}.", short(r.latency_ns.write.mean)))
 }
 
@@ -104,7 +104,7 @@ fn largest(parts: &[Part], least: f64) -> String {
 
 fn reads(r: &RunReport) -> Option<String> {
     let (l, b) = (&r.latency_ns.read, &r.buffer_sectors);
-    if l.mean == 0 {
+    if l.mean == 0 || r.files.is_some() {
         return None;
     }
     let said = largest(&r.latency_breakdown_ns.read.0, 0.05);
@@ -112,12 +112,11 @@ fn reads(r: &RunReport) -> Option<String> {
     if !said.is_empty() {
         text += &format!(": {said}");
     }
-    // Below a file system the buffer has seen other reads than these.
     let sources = [
         (b.read_from_buffer, "came from the buffer"),
         (b.read_unmapped, "held nothing and cost nothing"),
     ];
-    for (n, what) in sources.into_iter().filter(|_| r.files.is_none()) {
+    for (n, what) in sources {
         let s = share(n, b.host_read);
         if s >= WORTH_SAYING {
             text += &format!("; {:.0}% of their sectors {what}", s * 100.0);
@@ -185,7 +184,9 @@ fn compare(report: &Report) -> Vec<String> {
             short(pick(worst)),
             times(ratio)
         );
-        text += &grown(&parts(best), &parts(worst));
+        if best.files.is_none() && worst.files.is_none() {
+            text += &grown(&parts(best), &parts(worst));
+        }
         if what.starts_with("flushes") && is_block_ssd(report, best) {
             text += &format!(
                 "; the buffer of {} is on capacitors, so its flush programs nothing",

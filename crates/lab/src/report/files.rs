@@ -100,22 +100,20 @@ pub(super) fn named(stats: &Stats) -> impl Iterator<Item = (&'static str, u64)> 
     Stats::SCHEMA.iter().map(|counter| counter.name).zip(stats.numbers())
 }
 
-/// A row per kind of call and stack.
-pub(super) fn calls(report: &Report) -> String {
+/// A row per kind of call and stack, below a head; nothing where there is no file system.
+pub(super) fn calls(report: &Report) -> Option<Vec<Vec<String>>> {
     let head =
         ["call", "", "calls", "per s", "mean", "p50", "p99", "p99.9", "max", "failed", "skipped"];
     let mut rows = vec![row(head)];
     for kind in Kind::ALL {
-        let mut name = kind.word();
         for r in &report.runs {
-            let Some(files) = &r.files else { continue };
-            let call = files.call(kind);
+            let call = r.files.as_ref().map(|files| files.call(kind)).unwrap_or_default();
             if call.count + call.skipped == 0 {
                 continue;
             }
             let l = call.latency_ns;
             let per_second = call.count as f64 * 1e9 / r.runtime_ns.max(1) as f64;
-            let mut cells = vec![std::mem::take(&mut name).to_string(), r.name.clone()];
+            let mut cells = vec![kind.word().to_string(), r.name.clone()];
             cells.extend([grouped(call.count), grouped(per_second as u64)]);
             cells.extend([l.mean, l.p50, l.p99, l.p99_9, l.max].map(short));
             cells.extend([grouped(call.failed), grouped(call.skipped)]);
@@ -128,11 +126,11 @@ pub(super) fn calls(report: &Report) -> String {
             rows.iter_mut().for_each(|cells| drop(cells.remove(column)));
         }
     }
-    if rows.len() == 1 { String::new() } else { aligned_left(&rows, 2) + "\n" }
+    (rows.len() > 1).then_some(rows)
 }
 
-/// A row per stack: what its file system did.
-pub(super) fn done(report: &Report) -> String {
+/// A row per stack, below a head: what its file system did; nothing where there is none.
+pub(super) fn done(report: &Report) -> Option<Vec<Vec<String>>> {
     let head = [
         "file system",
         "data pages",
@@ -147,21 +145,33 @@ pub(super) fn done(report: &Report) -> String {
     let mut rows = vec![row(head)];
     for r in &report.runs {
         let Some(FilesReport { stats: s, .. }) = &r.files else { continue };
-        let share = |pages: u64, of: u64| match of {
-            0 => "-".into(),
-            _ => format!("{:.1} pages", pages as f64 / of as f64),
-        };
         let cleaned = s.foreground_victims + s.background_victims + s.wear_victims;
+        let nodes = s.fsync_nodes + s.checkpoint_nodes;
         let mut cells = vec![r.name.clone()];
-        cells.extend(
-            [s.data_pages, s.moved_pages, s.fsync_nodes + s.checkpoint_nodes, s.meta_sectors]
-                .map(grouped),
-        );
+        cells.extend([s.data_pages, s.moved_pages, nodes, s.meta_sectors].map(grouped));
         cells.extend([s.checkpoints, cleaned].map(grouped));
-        cells.extend([share(s.victim_valid_pages, cleaned), grouped(s.trims)]);
+        cells.push(match cleaned {
+            0 => "-".into(),
+            n => format!("{:.1} pages", s.victim_valid_pages as f64 / n as f64),
+        });
+        cells.push(grouped(s.trims));
         rows.push(cells);
     }
-    if rows.len() == 1 { String::new() } else { aligned(&rows) + "\n" }
+    (rows.len() > 1).then_some(rows)
+}
+
+/// Both, for a terminal.
+pub(super) fn tables(report: &Report) -> String {
+    let mut calls = calls(report).unwrap_or_default();
+    let mut last = String::new();
+    for cells in &mut calls {
+        match cells[0] == last {
+            true => cells[0].clear(),
+            false => last.clone_from(&cells[0]),
+        }
+    }
+    let shown = |text: String| if text.is_empty() { text } else { text + "\n" };
+    shown(aligned_left(&calls, 2)) + &shown(aligned(&done(report).unwrap_or_default()))
 }
 
 /// What was there at first, and what the check found at the end.

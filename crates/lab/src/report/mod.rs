@@ -95,7 +95,7 @@ impl Report {
             text += &table::results(group);
             // Calls have latencies of their own, by kind.
             text += &match group.runs.iter().any(|run| run.files.is_some()) {
-                true => files::calls(group) + &files::done(group),
+                true => files::tables(group),
                 false => table::latencies(group),
             };
             text += &table::causes(group);

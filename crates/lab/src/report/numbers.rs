@@ -327,7 +327,9 @@ impl BreakdownNs {
             ];
             // Below a file system requests are its own, and a call waits for some of them or none.
             let of_calls = m.files.is_some();
-            all.extend(counted.into_iter().map(|p| Part { ns: if of_calls { 0 } else { p.ns }, ..p }));
+            all.extend(
+                counted.into_iter().map(|p| Part { ns: if of_calls { 0 } else { p.ns }, ..p }),
+            );
             // The layer's own CPU time, a block SSD's link. 0 where requests of several vector
             // commands, whose parts overlap, leave nothing.
             let known: u64 = all.iter().map(|p| p.ns).sum();
@@ -520,9 +522,10 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
         journal_durable_ns: (r.journal.count() > 0).then(|| (&r.journal).into()),
-        files: m.files.as_ref().map(|work| {
-            FilesReport::of(work, host_written, programmed.total(), r.end - r.start)
-        }),
+        files: m
+            .files
+            .as_ref()
+            .map(|work| FilesReport::of(work, host_written, programmed.total(), r.end - r.start)),
         slip: slip(r),
         read_only: m.read_only.clone(),
         bad: o.bad_because(outcome.experiment.run.allow_errors),

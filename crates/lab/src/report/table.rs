@@ -131,7 +131,9 @@ pub(super) fn breakdowns(report: &Report) -> String {
 type Spent<'a> = (&'a LatencyNs, &'a Parts);
 
 fn breakdown(title: &str, report: &Report, of: fn(&RunReport) -> Spent<'_>) -> String {
-    let runs = report.runs.iter().map(|r| (r, of(r).0, &of(r).1.0));
+    // Of a call on a file system no part but the host's own work is known.
+    let runs = report.runs.iter().filter(|r| r.files.is_none());
+    let runs = runs.map(|r| (r, of(r).0, &of(r).1.0));
     let runs: Vec<_> = runs.filter(|(_, l, _)| l.mean > 0).collect();
     let Some((_, _, first)) = runs.first() else {
         return String::new();

@@ -33,8 +33,8 @@ pub use replay::{Replay, Replayed, TraceJob};
 pub use sample::{Probe, Sample, Watch};
 pub use steady::Steady;
 
-pub use crate::trace::progress::{Progress, Unwatched};
 use crate::personality::{self, FileError, FileJob};
+pub use crate::trace::progress::{Progress, Unwatched};
 use crate::trace::{LayoutError, TraceError};
 use crate::workload::{Job, JobError};
 use bytes::Bytes;
