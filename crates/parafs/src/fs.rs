@@ -123,7 +123,7 @@ impl Fs {
 
     /// Reads a page of the log, when it is its turn.
     async fn read_page(&self, cx: &Cx, addr: Addr, into: &mut [u8]) -> Result<()> {
-        let turn = self.channels.enter(cx, Kind::Read, self.region_of(addr)).await;
+        let turn = self.channels.enter(cx, Kind::Read, self.segment_of(addr)).await;
         let read = self.medium.read(cx, &self.sb.layout, addr, into).await;
         self.channels.leave(cx, turn);
         self.lock().stats.read_pages += 1;
@@ -132,7 +132,7 @@ impl Fs {
 
     /// Writes a page of the log, when it is its turn.
     pub(crate) async fn write_page(&self, cx: &Cx, addr: Addr, content: &[u8]) -> Result<()> {
-        let turn = self.channels.write(cx, self.region_of(addr), addr).await;
+        let turn = self.channels.write(cx, addr).await;
         let written = self.medium.write(cx, &self.sb.layout, addr, content).await;
         self.channels.leave(cx, turn);
         written
@@ -140,8 +140,7 @@ impl Fs {
 
     /// Trims a segment, when it is its turn.
     pub(crate) async fn trim_segment(&self, cx: &Cx, segment: u32) -> Result<()> {
-        let region = self.sb.layout.region_of(segment);
-        let turn = self.channels.enter(cx, Kind::Erase, region).await;
+        let turn = self.channels.enter(cx, Kind::Erase, segment).await;
         let trimmed = self.medium.trim(cx, &self.sb.layout, segment).await;
         self.channels.leave(cx, turn);
         trimmed
@@ -173,8 +172,8 @@ impl Fs {
         outcome
     }
 
-    fn region_of(&self, addr: Addr) -> u32 {
-        self.sb.layout.region_of(self.sb.layout.segment_of(addr).0)
+    fn segment_of(&self, addr: Addr) -> u32 {
+        self.sb.layout.segment_of(addr).0
     }
 
     /// What it has done since it was mounted.

@@ -33,9 +33,9 @@ pub struct Make {
 }
 
 /// Segments that files can't have: those that heads fill, and one twentieth to clean with.
-fn reserved(layout: &Layout) -> u32 {
+fn reserved(layout: &Layout, lanes: u32) -> u32 {
     let shape = &layout.shape;
-    let heads = shape.regions * HEADS * (1 + layout.assigned());
+    let heads = shape.regions * HEADS * (lanes + layout.assigned());
     heads + (shape.segments() / 20).max(6) + shape.regions.min(8)
 }
 
@@ -71,7 +71,8 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     if !medium.has(&layout.shape) {
         return Err(FsError::Invalid("a layout that is larger than the medium"));
     }
-    let reserved_segments = reserved(&layout).saturating_add(make.spare_segments);
+    let reserved_segments =
+        reserved(&layout, medium.lanes(&layout)).saturating_add(make.spare_segments);
     if reserved_segments + 2 > layout.shape.segments() {
         return Err(FsError::NoSpace);
     }
@@ -111,11 +112,9 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium.write_meta(cx, layout.nat_at(sector, false), &bytes).await?;
         sector += run;
     }
-    let shape = layout.shape;
-    let (regions, per_region) = (shape.regions, shape.region_segments);
-    let channels = Channels::new(Schedule::default(), regions, per_region, medium.window());
-    let channels = Arc::new(channels);
+    let channels = Arc::new(Channels::new(Schedule::default(), layout, medium.clone()));
     let mut segments = Segments::new(layout, channels.clone());
+    segments.lanes = medium.lanes(&layout);
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());

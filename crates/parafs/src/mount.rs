@@ -147,12 +147,9 @@ impl Fs {
         let layout = sb.layout;
         let pack = newest_pack(cx, &medium, &layout).await?;
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
-        let shape = layout.shape;
-        let (regions, per_region) = (shape.regions, shape.region_segments);
-        let channels = Channels::new(options.schedule, regions, per_region, medium.window());
-        let channels = Arc::new(channels);
+        let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
         let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
-        segments.allocation = options.allocation;
+        (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
         segments.compare(|segment| medium.written(&layout, segment));
         segments.age = pack.age;
         let age_before = pack.age;

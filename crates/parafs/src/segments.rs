@@ -95,7 +95,8 @@ pub(crate) struct Segment {
 
 #[derive(Clone, Debug, Default)]
 struct Head {
-    open: Option<(u32, u32)>,
+    /// Segments that it fills, and the next page of each.
+    open: Vec<(u32, u32)>,
     next: VecDeque<u32>,
 }
 
@@ -119,6 +120,8 @@ pub(crate) struct Segments {
     /// Seconds of the file system's life.
     pub(crate) age: u64,
     pub(crate) allocation: Allocation,
+    /// Segments that a head fills at a time: on flash each PU of a channel has one.
+    pub(crate) lanes: u32,
     channels: Arc<Channels>,
 }
 
@@ -153,6 +156,7 @@ impl Segments {
             turn: [0; HEADS as usize],
             age: 0,
             allocation: Allocation::default(),
+            lanes: 1,
             channels,
         }
     }
@@ -188,13 +192,14 @@ impl Segments {
                     ))),
                 }
             };
-            if let Some((segment, _)) = found.open {
-                given(segment, Use::Open)?;
+            for (segment, _) in &found.open {
+                given(*segment, Use::Open)?;
             }
             for segment in &found.next {
                 given(*segment, Use::Assigned)?;
             }
-            s.heads[at] = Head { open: found.open, next: found.next.iter().copied().collect() };
+            s.heads[at] =
+                Head { open: found.open.clone(), next: found.next.iter().copied().collect() };
         }
         Ok(s)
     }
@@ -213,10 +218,10 @@ impl Segments {
             }
         }
         for head in 0..self.heads.len() {
-            if let Some((segment, page)) = self.heads[head].open
-                && written(segment).is_some_and(|found| found != Written::Pages(page))
-            {
-                self.close(head);
+            for (segment, page) in self.heads[head].open.clone() {
+                if written(segment).is_some_and(|found| found != Written::Pages(page)) {
+                    self.close(head, segment);
+                }
             }
             let next = std::mem::take(&mut self.heads[head].next);
             for segment in next {
@@ -286,7 +291,7 @@ impl Segments {
     /// Pages that a head can give without another segment.
     fn head_has(&self, head: &Head) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let open = head.open.map_or(0, |(_, page)| pages - u64::from(page));
+        let open = head.open.iter().map(|(_, page)| pages - u64::from(*page)).sum::<u64>();
         open + head.next.len() as u64 * pages
     }
 
@@ -347,59 +352,60 @@ impl Segments {
     /// The next page of a head that has one.
     fn give(&mut self, region: u32, heat: Heat, owner: Owner) -> Addr {
         let at = self.head(region, heat);
-        let (segment, page) = match self.heads[at].open {
-            Some(open) => open,
-            None => {
-                let segment = self.heads[at].next.pop_front().expect("it has one");
-                self.set_used(segment, Use::Open);
-                let s = &mut self.all[segment as usize];
-                s.entry.kind = heat as u8;
-                (s.owners, s.asked) = (Some(Vec::new()), true);
-                (segment, 0)
-            }
-        };
+        if self.heads[at].open.len() < self.lanes as usize
+            && let Some(segment) = self.heads[at].next.pop_front()
+        {
+            self.set_used(segment, Use::Open);
+            let s = &mut self.all[segment as usize];
+            s.entry.kind = heat as u8;
+            (s.owners, s.asked) = (Some(Vec::new()), true);
+            self.heads[at].open.push((segment, 0));
+        }
+        // The PU that has least to do with this head's pages.
+        let busy = |open: &&mut (u32, u32)| (self.all[open.0 as usize].pending, open.1);
+        let open = self.heads[at].open.iter_mut().min_by_key(busy).expect("it has one");
+        let (segment, page) = *open;
+        open.1 += 1;
         let s = &mut self.all[segment as usize];
         let owners = s.owners.get_or_insert_default();
         owners.resize(page as usize, Owner::default());
         owners.push(owner);
         s.unsaved = true;
         s.pending += 1;
-        self.heads[at].open = Some((segment, page + 1));
         let is_full = page + 1 == self.layout.shape.segment_pages;
         if is_full {
-            self.close(at);
+            self.close(at, segment);
         }
         self.turn[heat as usize] = match self.allocation == Allocation::Pages || is_full {
             true => (region + 1) % self.layout.shape.regions,
             false => region,
         };
         let addr = self.layout.addr(segment, page);
-        self.channels.place(region, addr);
+        self.channels.place(addr);
         addr
     }
 
-    /// A head lets go of the segment that it fills.
-    fn close(&mut self, head: usize) {
-        if let Some((segment, _)) = self.heads[head].open.take() {
-            self.set_used(segment, Use::Full);
-        }
+    /// A head lets go of a segment that it fills.
+    fn close(&mut self, head: usize, segment: u32) {
+        self.heads[head].open.retain(|(open, _)| *open != segment);
+        self.set_used(segment, Use::Full);
     }
 
     /// Nothing more is written to this segment: a write to it failed.
     pub(crate) fn give_up(&mut self, addr: Addr) {
         let (segment, _) = self.layout.segment_of(addr);
-        let is = |head: &Head| head.open.is_some_and(|(open, _)| open == segment);
+        let is = |head: &Head| head.open.iter().any(|(open, _)| *open == segment);
         if let Some(head) = self.heads.iter().position(is) {
-            self.close(head);
+            self.close(head, segment);
         }
     }
 
     /// Nothing more is written to any segment that is open now, as its end is not known.
     pub(crate) fn close_all(&mut self) {
-        (0..self.heads.len()).for_each(|head| self.close(head));
         for head in 0..self.heads.len() {
-            for segment in std::mem::take(&mut self.heads[head].next) {
-                // They may hold what nobody knows of.
+            let Head { open, next } = std::mem::take(&mut self.heads[head]);
+            // The next ones may hold what nobody knows of.
+            for segment in open.into_iter().map(|(segment, _)| segment).chain(next) {
                 self.set_used(segment, Use::Full);
             }
         }
@@ -504,7 +510,10 @@ impl Segments {
 
     /// What the heads have, for a checkpoint.
     pub(crate) fn heads(&self) -> Vec<Heads> {
-        let of = |head: &Head| Heads { open: head.open, next: head.next.iter().copied().collect() };
+        let of = |head: &Head| Heads {
+            open: head.open.clone(),
+            next: head.next.iter().copied().collect(),
+        };
         self.heads.iter().map(of).collect()
     }
 
@@ -600,7 +609,7 @@ impl Segments {
     /// A segment whose summary may be written, and of which only a part is in memory: it was begun
     /// before a mount, and the rest is on the medium.
     pub(crate) fn known_in_part(&self) -> Option<u32> {
-        let open = self.heads.iter().filter_map(|head| head.open).map(|(segment, _)| segment);
+        let open = self.heads.iter().flat_map(|head| &head.open).map(|(segment, _)| *segment);
         let asked = |segment: u32| self.all[segment as usize].asked;
         let unsaved = (0..).zip(&self.all).filter(|(_, s)| s.unsaved).map(|(number, _)| number);
         open.chain(unsaved).find(|segment| !asked(*segment))

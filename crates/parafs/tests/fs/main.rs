@@ -5,4 +5,5 @@ mod crash;
 mod crowd;
 mod model;
 mod moments;
+mod parallel;
 mod world;

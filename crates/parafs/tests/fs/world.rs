@@ -128,6 +128,10 @@ pub(crate) async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
     Fs::mount(cx, Medium::Linear(device.clone()), small()).await.expect("it is mounted").0
 }
 
+pub(crate) async fn mount_with(cx: &Cx, medium: &Medium, options: Options) -> Arc<Fs> {
+    Fs::mount(cx, medium.clone(), options).await.expect("it is mounted").0
+}
+
 /// The check finds nothing.
 pub(crate) async fn sound(cx: &Cx, device: &Arc<Ram>) -> Report {
     sound_on(cx, &Medium::Linear(device.clone())).await
