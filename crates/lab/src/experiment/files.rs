@@ -153,7 +153,7 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
         runtime: s.parsed("runtime"),
         written: s.parsed("written"),
     };
-    if until == Until::default() {
+    if !["ops", "runtime", "written"].iter().any(|key| s.has(key)) {
         s.complain(
             "files",
             "nothing says when it ends: give it `runtime = \"60s\"`, `written = \"1GiB\"` (by its \

@@ -57,13 +57,13 @@ pub struct FileJob {
 #[non_exhaustive]
 pub enum FileError {
     #[error(
-        "it is too small for a file system: {source}; give the device more chunks, `[device.geometry] \
-         chunks_per_pu`, or fewer channels"
+        "it is too small for a file system: {source}; give the device more chunks (`[device.geometry] \
+         chunks_per_pu`) or fewer channels, or S-FTL a larger region for metadata (`meta_percent`)"
     )]
     Small { source: LayoutError },
     #[error(
         "it is too small for a file system: what its heads and cleaning need leaves nothing for files; \
-         give the device more chunks, `[device.geometry] chunks_per_pu`, or fewer channels"
+         give the device more chunks (`[device.geometry] chunks_per_pu`) or fewer channels"
     )]
     NothingLeft,
     #[error("{what}: {source}")]

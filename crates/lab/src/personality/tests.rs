@@ -14,8 +14,8 @@ const SMALL: &str = r#"
 preset = "parafs"
 [device.geometry]
 channels = 2
-chunks_per_pu = 128
-pages_per_block = 32
+chunks_per_pu = 96
+pages_per_block = 64
 [[target]]
 kind = "parafs"
 [[workload]]
