@@ -2,7 +2,8 @@
 //!
 //! Owns: [`Pool`], the contents of a whole device. Promises: every byte comes back; a sector of
 //! zeros, of one 8-byte pattern that is repeated (to its end, or up to zeros, as the last sector of
-//! a file), or equal to another takes no room of its own; contents in memory stay below the cap, the rest lies in a file without a name that goes with the process.
+//! a file), or equal to another takes no room of its own, nor do zeros at both ends of any other; contents in
+//! memory stay below the cap, the rest lies in a file without a name that goes with the process.
 //! Never: takes two contents for one because their hashes are equal: bytes are compared.
 //!
 //! Names and counts take 24 bytes per sector and about 64 per different content beside the cap.
@@ -24,8 +25,8 @@ pub const CAP_DEFAULT: u64 = 1 << 30;
 enum Place {
     /// The same eight bytes over and over, for so many bytes; zeros behind them.
     Pattern([u8; 8], u16),
-    /// In memory.
-    Memory(Box<[u8]>),
+    /// In memory, from this byte on; zeros before and behind.
+    Memory(u16, Box<[u8]>),
     /// In the file: which sector of it.
     Spilled(u32),
 }
@@ -123,9 +124,12 @@ impl Pool {
     }
 
     fn place(&mut self, bytes: &[u8; SECTOR_BYTES]) -> io::Result<Place> {
-        if self.in_memory + SECTOR_BYTES as u64 <= self.cap {
-            self.in_memory += SECTOR_BYTES as u64;
-            return Ok(Place::Memory(bytes[..].into()));
+        let start = bytes.iter().take_while(|byte| **byte == 0).count();
+        let end = SECTOR_BYTES - bytes.iter().rev().take_while(|byte| **byte == 0).count();
+        let kept = &bytes[start.min(end)..end];
+        if self.in_memory + kept.len() as u64 <= self.cap {
+            self.in_memory += kept.len() as u64;
+            return Ok(Place::Memory(start as u16, kept.into()));
         }
         let file = match &mut self.spill {
             Some(file) => file,
@@ -142,7 +146,11 @@ impl Pool {
     fn equals(&self, id: u32, bytes: &[u8; SECTOR_BYTES]) -> io::Result<bool> {
         let mut kept = [0; SECTOR_BYTES];
         Ok(match &self.contents[id as usize].place {
-            Place::Memory(kept) => **kept == *bytes,
+            Place::Memory(start, kept) => {
+                let (before, rest) = bytes.split_at(usize::from(*start));
+                let (same, behind) = rest.split_at(kept.len());
+                **kept == *same && before.iter().chain(behind).all(|byte| *byte == 0)
+            }
             Place::Pattern(pattern, length) => pattern_of(bytes) == Some((*pattern, *length)),
             Place::Spilled(_) => {
                 self.get(id as Name + 1, &mut kept)?;
@@ -168,7 +176,10 @@ impl Pool {
                 }
                 zeros.fill(0);
             }
-            (Place::Memory(kept), _) => into.copy_from_slice(kept),
+            (Place::Memory(start, kept), _) => {
+                into.fill(0);
+                into[usize::from(*start)..][..kept.len()].copy_from_slice(kept);
+            }
             (Place::Spilled(sector), Some(file)) => {
                 file.read_at(*sector as u64 * SECTOR_BYTES as u64, into)?;
             }
@@ -188,7 +199,7 @@ impl Pool {
         }
         let hash = content.hash;
         match std::mem::replace(&mut content.place, Place::Pattern([0; 8], 0)) {
-            Place::Memory(kept) => self.in_memory -= kept.len() as u64,
+            Place::Memory(_, kept) => self.in_memory -= kept.len() as u64,
             Place::Spilled(sector) => self.free_spilled.push(sector),
             Place::Pattern(..) => {}
         }
@@ -267,8 +278,20 @@ mod tests {
         other[4000] = 1;
         let name = pool.keep(&other).unwrap();
         pool.get(name, &mut back).unwrap();
-        assert_eq!((back, pool.bytes()), (other, SECTOR_BYTES as u64));
+        // Of others the zeros at both ends take none.
+        assert_eq!((back, pool.bytes()), (other, 4001));
+        assert_eq!(pool.keep(&other).unwrap(), name);
+        (0..2).for_each(|_| pool.leave(name));
+        let footer = std::array::from_fn(|i| if i < 4048 { 0 } else { i as u8 | 1 });
+        let name = pool.keep(&footer).unwrap();
+        pool.get(name, &mut back).unwrap();
+        assert_eq!((back, pool.bytes()), (footer, 48));
+        other = footer;
+        other[4047] = 1;
+        assert_ne!(pool.keep(&other).unwrap(), name);
         pool.leave(name);
+        pool.leave(name + 1);
+        assert_eq!(pool.bytes(), 0);
         let (a, b) = (pool.keep(&noise(1)).unwrap(), pool.keep(&noise(2)).unwrap());
         assert_eq!(pool.keep(&noise(1)).unwrap(), a);
         assert_eq!(pool.bytes(), 2 * SECTOR_BYTES as u64);

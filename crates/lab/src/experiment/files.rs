@@ -8,7 +8,7 @@ use super::document::Section;
 use crate::personality::{FileJob, Until};
 use flashlane_base::{Bytes, Ns};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
-use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options};
+use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Schedule};
 use serde_json::{Value, json};
 
 /// The name of the file system: the type of a target that has one on S-FTL, and the key that puts
@@ -35,27 +35,40 @@ fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str
 }
 
 impl FileSystem {
-    /// What results say of it.
+    /// What results say of it. An option without a key does not compile.
     pub(crate) fn described(&self) -> Value {
-        let (o, s) = (&self.options, &self.options.schedule);
+        let FileSystem { options, spare_segments } = *self;
+        let Options {
+            cache_pages,
+            cache_nodes,
+            dirty_pages,
+            dirty_nodes,
+            journal,
+            allocation,
+            cleaners,
+            schedule,
+            idle,
+            commit,
+        } = options;
+        let Schedule { dispatch, window, slice, weights, free_weight, erasing_weight } = schedule;
         json!({
             "kind": PARAFS,
-            "cache_pages": o.cache_pages,
-            "cache_nodes": o.cache_nodes,
-            "dirty_pages": o.dirty_pages,
-            "dirty_nodes": o.dirty_nodes,
-            "journal": o.journal,
-            "allocation": name_of(&ALLOCATIONS, &o.allocation),
-            "cleaners": name_of(&CLEANERS, &o.cleaners),
-            "dispatch": name_of(&DISPATCHES, &s.dispatch),
-            "window": s.window,
-            "slice_ns": s.slice.as_ns(),
-            "weights": s.weights,
-            "free_weight": s.free_weight,
-            "erasing_weight": s.erasing_weight,
-            "idle_ns": o.idle.as_ns(),
-            "commit_ns": o.commit.as_ns(),
-            "spare_segments": self.spare_segments,
+            "cache_pages": cache_pages,
+            "cache_nodes": cache_nodes,
+            "dirty_pages": dirty_pages,
+            "dirty_nodes": dirty_nodes,
+            "journal": journal,
+            "allocation": name_of(&ALLOCATIONS, &allocation),
+            "cleaners": name_of(&CLEANERS, &cleaners),
+            "dispatch": name_of(&DISPATCHES, &dispatch),
+            "window": window,
+            "slice_ns": slice.as_ns(),
+            "weights": weights,
+            "free_weight": free_weight,
+            "erasing_weight": erasing_weight,
+            "idle_ns": idle.as_ns(),
+            "commit_ns": commit.as_ns(),
+            "spare_segments": spare_segments,
         })
     }
 

@@ -6,10 +6,12 @@
 
 use flashlane_lab::check;
 use flashlane_lab::execute::{ExecuteError, How, Outcome, execute};
-use flashlane_lab::experiment::{Base, Change, Experiment};
+use flashlane_lab::experiment::{Base, Change, DriveTarget, Experiment};
 use flashlane_lab::input;
 use flashlane_lab::report::{CallReport, FilesReport, Report, RunReport};
 use flashlane_lab::run::{Monitor, Unwatched};
+use flashlane_lab::shelf::Shelf;
+use flashlane_lab::stack::{MountHow, put_on_drive};
 use flashlane_lab::trace::{Format, Take};
 use std::cell::Cell;
 use std::path::Path;
@@ -272,6 +274,13 @@ fn what_can_not_be_is_refused_with_a_remedy() {
     refused(&on_pftl().replace("cache_pages", "cache_page"), &[], &["unknown key `cache_page`"]);
     let raw = on_pftl().replace("\"pftl\"", "\"raw\"");
     refused(&raw, &[], &["stands on a target that has a type"]);
+    // A shelf and a drive keep what a run leaves.
+    let mut experiment = parsed(SMALL, &[]).unwrap();
+    let says = Shelf::check(&experiment).unwrap_err();
+    assert!(says.contains("files are made by each run: leave --prepared out"), "{says}");
+    let on = DriveTarget { image: "x.img".into(), name: "x".into(), how: MountHow::default() };
+    let says = put_on_drive(&mut experiment, &on).unwrap_err().to_string();
+    assert!(says.contains("leave --drive out"), "{says}");
 }
 
 /// Also what only the device says: by `check`, before anything runs, and by `run`.
