@@ -138,8 +138,8 @@ fn more_threads_than_files_skip_and_end() {
     assert!(skipped > 0 && actors.iter().all(|actor| actor.loops == 5));
 }
 
-/// A file that could not be made is not there, one that could not be deleted is, and nobody holds one that
-/// could not be opened.
+/// A file that could not be made is not there, one that could not be deleted is, and nobody holds
+/// one that could not be opened.
 #[test]
 fn what_fails_leaves_files_as_they_were() {
     let settings = Settings { files: 2, threads: 1, ..Settings::of(Personality::Fileserver) };

@@ -120,8 +120,8 @@ fn capacity_of(experiment: &Experiment, target: &Target) -> Result<u64, StackErr
     capacity(target, experiment.run.seed, target.host.costs.clone())
 }
 
-/// Sectors that a target's file system has for files, and whether the first files of jobs fit: it is really
-/// made, and thrown away.
+/// Sectors that a target's file system has for files, and whether the first files of jobs fit: it
+/// is really made, and thrown away.
 fn files_of(
     target: &Target,
     fs: &FileSystem,

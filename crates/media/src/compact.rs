@@ -2,9 +2,9 @@
 //!
 //! Owns: [`Pool`], the contents of a whole device. Promises: every byte comes back; a sector of
 //! zeros, of one 8-byte pattern that is repeated (to its end, or up to zeros, as the last sector of
-//! a file), or equal to another takes no room of its own, nor do zeros at both ends of any other; contents in
-//! memory stay below the cap, the rest lies in a file without a name that goes with the process.
-//! Never: takes two contents for one because their hashes are equal: bytes are compared.
+//! a file), or equal to another takes no room of its own, nor do zeros at both ends of any other;
+//! contents in memory stay below the cap, the rest lies in a file without a name that goes with the
+//! process. Never: takes two contents for one because their hashes are equal: bytes are compared.
 //!
 //! Names and counts take 24 bytes per sector and about 64 per different content beside the cap.
 

@@ -1,8 +1,8 @@
 //! File systems on targets, and the workloads for them.
 //!
-//! Owns: the keys of a file system ([`FileSystem`]) and of a personality of Filebench, by Filebench's
-//! own words. Promises: a number that can't be is a complaint with its range. Never: makes a file
-//! system, or a file.
+//! Owns: the keys of a file system ([`FileSystem`]) and of a personality of Filebench, by
+//! Filebench's own words. Promises: a number that can't be is a complaint with its range. Never:
+//! makes a file system, or a file.
 
 use super::document::Section;
 use crate::personality::{FileJob, Until};

@@ -14,7 +14,7 @@
 //! active_pus = 4             # and, of its own, what [run] says of the host, device, pus
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
-//!                             # files = "fileserver": on a target with `parafs = true`, or of that kind
+//!                             # files = "fileserver" on a target with a file system (`parafs = true`)
 //! targets = ["pblk"]          # runs on these alone; on all without it
 //! [[warm_up]]                 # as a workload: runs before the measured part, one after the other
 //! trace = "prepared.parquet"

@@ -1,9 +1,9 @@
 //! What files hold, so that every read is checked.
 //!
 //! Owns: the content of each file, as a function of the seed, the file, how often it has been made
-//! anew, and the place in it; which parts of it are being written. Promises: a byte that was written
-//! before a read began, and is not being written, is compared; a sector repeats eight bytes, so a
-//! `compact` store keeps it in some bytes. Never: keeps contents.
+//! anew, and the place in it; which parts of it are being written. Promises: a byte that was
+//! written before a read began, and is not being written, is compared; a sector repeats eight
+//! bytes, so a `compact` store keeps it in some bytes. Never: keeps contents.
 
 use flashlane_base::{SECTOR_BYTES, mutant};
 use std::ops::Range;
@@ -95,8 +95,8 @@ impl Contents {
         }
     }
 
-    /// How many of these sectors are not what they must be: what a read that began when it was `seen`
-    /// got from `at` on. Nothing can have made the file anew since.
+    /// How many of these sectors are not what they must be: what a read that began when it was
+    /// `seen` got from `at` on. Nothing can have made the file anew since.
     pub(super) fn wrong(&self, file: usize, seen: &Seen, at: u64, got: &[u8]) -> u64 {
         let mut wrong = 0;
         for (sector, place, part) in parts(at, got.len()) {

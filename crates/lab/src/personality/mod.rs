@@ -2,12 +2,12 @@
 //!
 //! Owns: a file system that is made for a run ([`Files`]), the set of files, threads as tasks that
 //! work on it without a pause, what came of each kind of call ([`Work`]). Promises: every byte that
-//! is read is compared with what was written; the same seed gives the same run; a file system that is
-//! full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows which
-//! layers are below.
+//! is read is compared with what was written; the same seed gives the same run; a file system that
+//! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
+//! which layers are below.
 //!
-//! A call costs the host what submitting a request does (`host.submit`). Folders are looked up once,
-//! when they are made, as a kernel's cache of names would have them; files at each call.
+//! A call costs the host what submitting a request does (`host.submit`). Folders are looked up
+//! once, when they are made, as a kernel's cache of names would have them; files at each call.
 
 mod contents;
 
@@ -80,8 +80,8 @@ pub enum FileError {
     )]
     NoTime { job: String, calls: u64 },
     #[error(
-        "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its files fewer or smaller (`nfiles`, \
-         `filesize`), or the device larger"
+        "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
+         files fewer or smaller (`nfiles`, `filesize`), or the device larger"
     )]
     Full { job: String, calls: u64, why: FsError },
 }
@@ -95,7 +95,8 @@ fn failed(what: &'static str) -> impl Fn(FsError) -> FileError {
 const PIECE: u64 = 1 << 20;
 /// A thread that has found no file in a whole loop looks again so much later.
 const IDLE: Ns = Ns::from_us(10);
-/// Calls at one instant, and calls that fail with nothing written meanwhile, by which a run has no end.
+/// Calls at one instant, and calls that fail with nothing written meanwhile, by which a run has no
+/// end.
 const CALLS_MAX: u64 = 1 << 20;
 const FAILURES_MAX: u64 = 100_000;
 /// Calls between two looks at the monitor.
@@ -450,7 +451,8 @@ impl Bench {
         FtlStats { host_written, ..(self.subject.stats)() }
     }
 
-    /// As [`Bench::stats`], with what the file system has cleaned: a course is steady or not by both.
+    /// As [`Bench::stats`], with what the file system has cleaned: a course is steady or not by
+    /// both.
     fn course(&self) -> FtlStats {
         let (stats, fs) = (self.stats(), self.fs.stats());
         let cleaned = fs.foreground_victims + fs.background_victims + fs.wear_victims;

@@ -1,7 +1,7 @@
 //! What was done on a file system: calls by kind, and what the file system did for them.
 //!
-//! Owns: the numbers, their keys, their tables. Promises: every counter of the file system is in JSON
-//! and CSV under its own name. Never: adds up what different layers count.
+//! Owns: the numbers, their keys, their tables. Promises: every counter of the file system is in
+//! JSON and CSV under its own name. Never: adds up what different layers count.
 
 use super::numbers::{Report, RunReport};
 use crate::histogram::LatencyNs;
@@ -24,8 +24,8 @@ pub struct FilesReport {
     /// Files that were made before, and their bytes.
     pub prepared_files: u64,
     pub prepared_bytes: u64,
-    /// What the file system wrote to the layers below, with all that was waiting in memory at the end,
-    /// and read from there.
+    /// What the file system wrote to the layers below, with all that was waiting in memory at the
+    /// end, and read from there.
     pub written_below_sectors: u64,
     pub read_below_sectors: u64,
     /// Sectors that it wrote over sectors that its users wrote; null where they wrote nothing.
@@ -34,8 +34,8 @@ pub struct FilesReport {
     pub amplification_below_ratio: Option<f64>,
     /// What the file system counts.
     pub file_system: BTreeMap<&'static str, u64>,
-    /// What the check behind the run has looked at, all of it sound; null where it found faults, or the
-    /// file system was read-only.
+    /// What the check behind the run has looked at, all of it sound; null where it found faults, or
+    /// the file system was read-only.
     pub checked: Option<Checked>,
     #[serde(skip)]
     pub(super) stats: Stats,

@@ -1,8 +1,8 @@
 //! Personalities of Filebench on ParaFS, as `flashlane run` executes them.
 //!
-//! Owns: what a run on files promises: the same seed gives the same numbers, what is read is what was
-//! written, a full file system is counted, nothing goes on for ever; what is refused, and with which
-//! remedy. Promises: small devices, seconds at most. Never: looks into the file system.
+//! Owns: what a run on files promises: the same seed gives the same numbers, what is read is what
+//! was written, a full file system is counted, nothing goes on for ever; what is refused, and with
+//! which remedy. Promises: small devices, seconds at most. Never: looks into the file system.
 
 use flashlane_lab::check;
 use flashlane_lab::execute::{ExecuteError, How, Outcome, execute};
@@ -159,8 +159,8 @@ fn jobs_share_a_file_system() {
     assert!(files.calls["fsync"].count > 0);
 }
 
-/// Files that grow beyond what there is room for: calls fail, those that follow go on, and all of it is
-/// sound at the end.
+/// Files that grow beyond what there is room for: calls fail, those that follow go on, and all of
+/// it is sound at the end.
 #[test]
 fn a_full_file_system_is_a_counted_error() {
     let full = ["workload.0.nfiles=560", "workload.0.filesize=96KiB", "workload.0.prealloc=100"];
@@ -304,8 +304,8 @@ fn what_does_not_fit_is_found_by_check_and_by_run() {
     );
 }
 
-/// The example that README names: a block SSD moves again what the file system has written, and S-FTL
-/// does not.
+/// The example that README names: a block SSD moves again what the file system has written, and
+/// S-FTL does not.
 #[test]
 fn the_example_shows_what_two_cleaners_cost() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
