@@ -10,7 +10,7 @@
 
 use crate::personality::{Kind, Settings, Step};
 use crate::tree::Tree;
-use flashlane_base::Rng;
+use flashlane_base::{Rng, mutant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -126,7 +126,7 @@ impl Actor {
         }
     }
 
-    /// What it does now. It has to be told when that is [`Actor::done`].
+    /// What it does now. It has to be told when that is [`Actor::done`], or has [`Actor::failed`].
     pub fn next(&mut self, tree: &Tree, files: &mut Rotation) -> Call {
         let step = self.steps[self.at];
         let call = match step {
@@ -166,6 +166,24 @@ impl Actor {
             }
             Call::Write(..) | Call::Read | Call::Fsync | Call::Skip(_) => {}
         }
+        self.step();
+    }
+
+    /// That could not be done: the file is as it was before, and what would need it is skipped.
+    pub fn failed(&mut self, call: Call, files: &mut Rotation) {
+        match call {
+            Call::Create(_) if mutant!("files.made-all-the-same") => return self.done(call, files),
+            Call::Create(file) => files.files[file] = (State::Gone, 0),
+            Call::Open(file) => files.files[file].1 -= 1,
+            Call::Delete(file) => files.files[file] = (State::There, 0),
+            // The file is let go all the same.
+            Call::Stat(_) | Call::Close => return self.done(call, files),
+            Call::Write(..) | Call::Read | Call::Fsync | Call::Skip(_) => {}
+        }
+        self.step();
+    }
+
+    fn step(&mut self) {
         self.at = (self.at + 1) % self.steps.len();
         self.loops += (self.at == 0) as u64;
     }

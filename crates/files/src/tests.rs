@@ -138,6 +138,29 @@ fn more_threads_than_files_skip_and_end() {
     assert!(skipped > 0 && actors.iter().all(|actor| actor.loops == 5));
 }
 
+/// A file that could not be made is not there, one that could not be deleted is, and nobody holds
+/// one that could not be opened.
+#[test]
+fn what_fails_leaves_files_as_they_were() {
+    let settings = Settings { files: 2, threads: 1, ..Settings::of(Personality::Fileserver) };
+    let tree = Tree::draw(&settings);
+    let mut files = Rotation::new([true, false]);
+    let mut actor = Actor::new(&settings, 0);
+    let mut calls = Vec::new();
+    while actor.loops < 2 {
+        let call = actor.next(&tree, &mut files);
+        calls.push(call);
+        match call {
+            Call::Create(_) | Call::Open(_) | Call::Delete(_) => actor.failed(call, &mut files),
+            _ => actor.done(call, &mut files),
+        }
+        assert_eq!(files.count(), 1, "{calls:?}");
+    }
+    let done: Vec<&Call> = calls.iter().filter(|call| !matches!(call, Call::Skip(_))).collect();
+    let one_loop = [Call::Create(1), Call::Open(0), Call::Open(0), Call::Delete(0), Call::Stat(0)];
+    assert_eq!(done, one_loop.iter().chain(&one_loop).collect::<Vec<_>>());
+}
+
 #[test]
 fn a_stop_and_an_error_end_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,12 +5,15 @@
 //! its layer refuses is refused here. Never: writes a sector.
 
 use crate::execute::{plan_of, raw_jobs, scan_traces};
-use crate::experiment::{Experiment, Target};
-use crate::run::fits;
-use crate::stack::{StackError, capacity, medium};
+use crate::experiment::{Experiment, FileSystem, Target};
+use crate::files::medium as medium_of;
+use crate::personality::{FileError, FileJob, Files};
+use crate::run::{Work, fits};
+use crate::stack::{Stack, StackError, capacity, medium};
 use crate::words::aligned;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, StoreKind};
+use flashlane_rt::{CostTable, Virtual};
 
 pub struct Findings {
     /// What the experiment amounts to.
@@ -41,6 +44,23 @@ pub fn check(experiment: &Experiment) -> Findings {
                     problems.extend(jobs.err().map(|e| format!("target `{}`: {e}", target.name)));
                 }
                 Err(e) => problems.push(format!("target `{}`: {e}", target.name)),
+            }
+            continue;
+        }
+        if let Some(fs) = &target.fs {
+            let jobs = works.iter().filter_map(|work| match work {
+                Work::Files(job) => Some(job.clone()),
+                _ => None,
+            });
+            match files_of(target, fs, jobs.collect(), experiment.run.seed) {
+                Ok((capacity, fit)) => {
+                    rows.push(row(target, capacity));
+                    problems.extend(fit.err().map(|e| format!("target `{}`: {e}", target.name)));
+                }
+                Err(e) => problems.push(format!(
+                    "target `{}` on device `{}`: {e}",
+                    target.name, target.stack.device.spec.name
+                )),
             }
             continue;
         }
@@ -98,6 +118,25 @@ fn costs_of(experiment: &Experiment) -> Vec<&str> {
 
 fn capacity_of(experiment: &Experiment, target: &Target) -> Result<u64, StackError> {
     capacity(target, experiment.run.seed, target.host.costs.clone())
+}
+
+/// Sectors that a target's file system has for files, and whether the first files of jobs fit: it
+/// is really made, and thrown away.
+fn files_of(
+    target: &Target,
+    fs: &FileSystem,
+    jobs: Vec<FileJob>,
+    seed: u64,
+) -> Result<(u64, Result<(), FileError>), String> {
+    let vm = Virtual::new(1, seed, CostTable::zero());
+    let (cx, target, fs) = (vm.cx(), target.clone(), fs.clone());
+    let made = vm.run(async move {
+        let stack = Stack::build(&cx, &target, seed).await.map_err(|e| e.to_string())?;
+        let files = Files::make(&cx, medium_of(&stack), &fs).await.map_err(|e| e.to_string())?;
+        let jobs: Vec<&FileJob> = jobs.iter().collect();
+        Ok((files.sectors().0, files.fits(&jobs, seed)))
+    });
+    made.map_err(|stalled| stalled.to_string())?
 }
 
 fn header() -> Vec<String> {

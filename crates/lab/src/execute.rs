@@ -5,11 +5,13 @@
 //! progress and starts no other. Never: formats a result.
 
 use crate::control::power::Switch;
-use crate::experiment::{Experiment, Target, Workload};
+use crate::experiment::{Experiment, Gives, Target, Workload};
+use crate::files::medium;
 use crate::lnvm::Mounted;
+use crate::personality::{FileError, Files};
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
-use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
+use crate::run::{self, Measured, Monitor, RunError, RunPlan, Subject, TraceJob, Work};
 use crate::serve::{Address, Watch};
 use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, raw_medium};
@@ -17,11 +19,12 @@ use crate::tap::TapError;
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Recorded, Scan, Take, TraceError};
 use crate::workload::Job;
-use flashlane_base::{Geometry, Ns};
+use flashlane_base::{Geometry, Ns, mutant};
 use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, SlcCount, Ssd};
+use flashlane_parafs::Medium;
 use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_serve::Stop;
 use flashlane_stack::{Description, behind_link};
@@ -340,6 +343,7 @@ fn works(workloads: &[Workload], scans: &[Rc<Scan>]) -> Vec<Work> {
             truth: spec.truth.clone(),
             hint: spec.hint,
         }),
+        Workload::Files(job) => Work::Files(job.clone()),
     };
     workloads.iter().map(with).collect()
 }
@@ -382,10 +386,15 @@ pub fn execute(
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
     let How { clock, observe, shelf, record, metrics } = how;
-    if let Some(raw) = experiment.targets.iter().find(|t| record.is_some() && t.stack.is_raw()) {
+    let has_no_block_device = |t: &&Target| t.stack.is_raw() || t.stack.in_order();
+    if let Some(raw) =
+        experiment.targets.iter().find(|t| record.is_some() && has_no_block_device(t))
+    {
         return Err(ExecuteError::RecordRaw { target: raw.name.clone() });
     }
-    if let Some(target) = experiment.targets.iter().find(|t| t.stack.in_order()) {
+    if let Some(target) =
+        experiment.targets.iter().find(|t| t.gives() == Gives::Sectors && t.stack.in_order())
+    {
         return Err(ExecuteError::InOrder { target: target.name.clone() });
     }
     if let (Some(_), Some(target)) = (metrics, experiment.targets.first()) {
@@ -610,10 +619,39 @@ pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, Ra
         .iter()
         .filter_map(|w| match w {
             Work::Job(job) => Some(&**job),
-            Work::Trace(_) => None,
+            Work::Trace(_) | Work::Files(_) => None,
         })
         .collect();
     raw::run::plan(&jobs, geo)
+}
+
+/// Makes the file system of a target that has one.
+async fn files_on(
+    cx: &Cx,
+    target: &Target,
+    stack: &Stack,
+    subject: &Subject,
+) -> Result<Option<Files>, FileError> {
+    let Some(fs) = &target.fs else { return Ok(None) };
+    let medium = match medium(stack) {
+        // What it is asked may be recorded.
+        Medium::Linear(_) => Medium::Linear(subject.device.clone()),
+        flash => flash,
+    };
+    Files::make(cx, medium, fs).await.map(Some)
+}
+
+/// Unmounts and checks the file system of a run. One that takes nothing any more is left as it is.
+async fn end_files(cx: &Cx, files: &Files, run: &mut RunOutcome) {
+    let Some(work) = &mut run.measured.files else { return };
+    run.laws = work.broken.clone().map_or(Ok(()), Err);
+    if run.measured.read_only.is_some() || mutant!("lab.files-unchecked") {
+        return;
+    }
+    match files.end(cx).await {
+        Ok(checked) => work.checked = Some(checked),
+        Err(why) => run.laws = Err(run.laws.clone().err().unwrap_or(why)),
+    }
 }
 
 async fn steps(
@@ -668,7 +706,12 @@ async fn steps(
         })
     };
     let subject = stack.subject(begin, observe.intervals);
-    let ran = run::run_from(cx, subject, plan, monitor, start).await;
+    let on = files_on(cx, target, &stack, &subject).await;
+    let ran = match &on {
+        Ok(None) => run::run_from(cx, subject, plan, monitor, start).await,
+        Ok(Some(files)) => files.run(cx, subject, plan, monitor).await.map_err(RunError::from),
+        Err(e) => Err(e.clone().into()),
+    };
     let recorded = stack.end_recording();
     stop.raise(cx);
     if let Some(watch) = watch {
@@ -683,17 +726,25 @@ async fn steps(
             return Err(ExecuteError::Run { target: target.name.clone(), source });
         }
     };
-    stack.drain(cx).await;
-    measured.after = stack.stats();
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
+    let files = on.ok().flatten();
+    if files.is_none() {
+        stack.drain(cx).await;
+        measured.after = stack.stats();
+    }
     let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
+    if let Some(files) = files {
+        // It has synced: what it writes from here on is for its own end.
+        end_files(cx, &files, &mut run).await;
+        stack.drain(cx).await;
+    }
     run.counted = stack.layers().counted();
     run.pages = stack.layers().pages_read(cx).await;
     if !run.pages.is_empty() {
         run.valid = stack.valid_by_chunk();
     }
     let stopped = stack.stop(cx).await;
-    run.laws = stopped.laws;
+    run.laws = run.laws.and(stopped.laws);
     // What the end of the run found out counts as well.
     let read_only = &mut run.measured.read_only;
     *read_only = read_only.take().or(stopped.read_only);

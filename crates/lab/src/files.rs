@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 /// Pages of a segment where the target is a block device, and sectors of a page: as on the flash of
 /// the paper, 2 MiB and 8 KiB.
-const SEGMENT_PAGES: u32 = 256;
-const PAGE_SECTORS: u32 = 2;
+pub(crate) const SEGMENT_PAGES: u32 = 256;
+pub(crate) const PAGE_SECTORS: u32 = 2;
 /// The target that is made for a file system.
 const NAME: &str = "parafs";
 /// How often somebody who wants it to end is looked for.
@@ -71,7 +71,7 @@ fn of_fs(target: &str) -> impl Fn(FsError) -> FilesError {
 }
 
 /// The medium that a target is.
-fn medium(stack: &Stack) -> Medium {
+pub(crate) fn medium(stack: &Stack) -> Medium {
     match stack.layers().target().clone().above() {
         Seam::Segments(sftl) => Medium::from(sftl),
         _ => Medium::Linear(stack.block()),

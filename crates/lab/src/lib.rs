@@ -1,7 +1,8 @@
 //! The lab: what is asked of a stack, what came out of it, and what that means.
 //!
 //! Owns: traces ([`trace`]), fio job files ([`fio`]), experiments ([`experiment`]), the generators
-//! and the runner that drive a stack in virtual time ([`workload`], [`run`]), drives and the socket of those
+//! and the runner that drive a stack in virtual time ([`workload`], [`run`]), also with a file
+//! system on it ([`personality`]), drives and the socket of those
 //! in use ([`drive`], [`lnvm`], [`verbs`], [`control`]), what is to be seen of one ([`metrics`]), a target that kernels and programs use ([`serve`]), histograms, steady
 //! state, reports ([`report`]) and the papers' figures ([`reproduce`]).
 //! Promises: the same seed gives the same bytes of output; whatever is wrong with an input is said
@@ -28,6 +29,7 @@ pub mod lnvm;
 pub mod metrics;
 mod naming;
 mod parallel;
+pub mod personality;
 pub mod raw;
 pub mod report;
 pub mod reproduce;

@@ -117,6 +117,12 @@ impl Shelf {
         }
         for target in &experiment.targets {
             let (name, device) = (&target.name, &target.stack.device);
+            if target.fs.is_some() {
+                return Err(format!(
+                    "target `{name}` has a file system, whose files are made by each run: leave --prepared \
+                     out"
+                ));
+            }
             let why_not = [
                 (
                     !device.options.faults.is_empty(),

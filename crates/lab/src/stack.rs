@@ -546,6 +546,9 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
 /// There is no such drive or target, or its settings make no sense.
 pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
     let Some(like) = experiment.targets.first() else { return Ok(()) };
+    if experiment.targets.iter().any(|target| target.fs.is_some()) {
+        return Err(StackError::NewFiles);
+    }
     let (host, only) = (like.host.clone(), like.only.clone());
     let mut target = target_of_drive(on, &like.stack.device.options)?;
     // What stands on a target is the run's; a raw one has nothing to stand on.

@@ -1,9 +1,10 @@
 //! Real bytes in little memory: what is alike is kept once, and what does not fit goes to a file.
 //!
 //! Owns: [`Pool`], the contents of a whole device. Promises: every byte comes back; a sector of
-//! zeros, of one repeated 8-byte pattern, or equal to another takes no room of its own; contents in
-//! memory stay below the cap, the rest lies in a file without a name that goes with the process.
-//! Never: takes two contents for one because their hashes are equal: bytes are compared.
+//! zeros, of one 8-byte pattern that is repeated (to its end, or up to zeros, as the last sector of
+//! a file), or equal to another takes no room of its own, nor do zeros at both ends of any other;
+//! contents in memory stay below the cap, the rest lies in a file without a name that goes with the
+//! process. Never: takes two contents for one because their hashes are equal: bytes are compared.
 //!
 //! Names and counts take 24 bytes per sector and about 64 per different content beside the cap.
 
@@ -22,10 +23,10 @@ pub const CAP_DEFAULT: u64 = 1 << 30;
 
 /// Where a content is.
 enum Place {
-    /// The same eight bytes all over.
-    Pattern([u8; 8]),
-    /// In memory.
-    Memory(Box<[u8]>),
+    /// The same eight bytes over and over, for so many bytes; zeros behind them.
+    Pattern([u8; 8], u16),
+    /// In memory, from this byte on; zeros before and behind.
+    Memory(u16, Box<[u8]>),
     /// In the file: which sector of it.
     Spilled(u32),
 }
@@ -91,7 +92,7 @@ impl Pool {
     /// The file could not take them; nothing changed.
     pub fn keep(&mut self, bytes: &[u8; SECTOR_BYTES]) -> io::Result<Name> {
         let pattern = pattern_of(bytes);
-        if pattern == Some([0; 8]) {
+        if pattern.is_some_and(|(pattern, _)| pattern == [0; 8]) {
             return Ok(0);
         }
         let hash = hash(bytes);
@@ -104,7 +105,7 @@ impl Pool {
             }
         }
         let place = match pattern {
-            Some(pattern) => Place::Pattern(pattern),
+            Some((pattern, length)) => Place::Pattern(pattern, length),
             None => self.place(bytes)?,
         };
         let content = Content { hash, users: 1, place };
@@ -123,9 +124,12 @@ impl Pool {
     }
 
     fn place(&mut self, bytes: &[u8; SECTOR_BYTES]) -> io::Result<Place> {
-        if self.in_memory + SECTOR_BYTES as u64 <= self.cap {
-            self.in_memory += SECTOR_BYTES as u64;
-            return Ok(Place::Memory(bytes[..].into()));
+        let start = bytes.iter().take_while(|byte| **byte == 0).count();
+        let end = SECTOR_BYTES - bytes.iter().rev().take_while(|byte| **byte == 0).count();
+        let kept = &bytes[start.min(end)..end];
+        if self.in_memory + kept.len() as u64 <= self.cap {
+            self.in_memory += kept.len() as u64;
+            return Ok(Place::Memory(start as u16, kept.into()));
         }
         let file = match &mut self.spill {
             Some(file) => file,
@@ -142,8 +146,12 @@ impl Pool {
     fn equals(&self, id: u32, bytes: &[u8; SECTOR_BYTES]) -> io::Result<bool> {
         let mut kept = [0; SECTOR_BYTES];
         Ok(match &self.contents[id as usize].place {
-            Place::Memory(kept) => **kept == *bytes,
-            Place::Pattern(pattern) => pattern_of(bytes) == Some(*pattern),
+            Place::Memory(start, kept) => {
+                let (before, rest) = bytes.split_at(usize::from(*start));
+                let (same, behind) = rest.split_at(kept.len());
+                **kept == *same && before.iter().chain(behind).all(|byte| *byte == 0)
+            }
+            Place::Pattern(pattern, length) => pattern_of(bytes) == Some((*pattern, *length)),
             Place::Spilled(_) => {
                 self.get(id as Name + 1, &mut kept)?;
                 kept == *bytes
@@ -161,10 +169,17 @@ impl Pool {
             return Ok(());
         };
         match (&content.place, &self.spill) {
-            (Place::Pattern(pattern), _) => {
-                into.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(pattern));
+            (Place::Pattern(pattern, length), _) => {
+                let (of_pattern, zeros) = into.split_at_mut(usize::from(*length));
+                for word in of_pattern.chunks_mut(8) {
+                    word.copy_from_slice(&pattern[..word.len()]);
+                }
+                zeros.fill(0);
             }
-            (Place::Memory(kept), _) => into.copy_from_slice(kept),
+            (Place::Memory(start, kept), _) => {
+                into.fill(0);
+                into[usize::from(*start)..][..kept.len()].copy_from_slice(kept);
+            }
             (Place::Spilled(sector), Some(file)) => {
                 file.read_at(*sector as u64 * SECTOR_BYTES as u64, into)?;
             }
@@ -183,10 +198,10 @@ impl Pool {
             return;
         }
         let hash = content.hash;
-        match std::mem::replace(&mut content.place, Place::Pattern([0; 8])) {
-            Place::Memory(kept) => self.in_memory -= kept.len() as u64,
+        match std::mem::replace(&mut content.place, Place::Pattern([0; 8], 0)) {
+            Place::Memory(_, kept) => self.in_memory -= kept.len() as u64,
             Place::Spilled(sector) => self.free_spilled.push(sector),
-            Place::Pattern(_) => {}
+            Place::Pattern(..) => {}
         }
         self.by_hash.remove(&(hash, id));
         self.free.push(id);
@@ -198,11 +213,14 @@ fn known(name: Name) -> Option<u32> {
     (name != 0 && name != NOTHING).then(|| (name - 1) as u32)
 }
 
-/// The eight bytes that a sector repeats.
-fn pattern_of(bytes: &[u8; SECTOR_BYTES]) -> Option<[u8; 8]> {
+/// The eight bytes that a sector repeats, and up to where; behind that it has zeros only.
+fn pattern_of(bytes: &[u8; SECTOR_BYTES]) -> Option<([u8; 8], u16)> {
     let (words, _) = bytes.as_chunks::<8>();
     let first = words[0];
-    words.iter().all(|w| *w == first).then_some(first)
+    let whole = 8 * words.iter().take_while(|word| **word == first).count();
+    let part = bytes[whole..].iter().zip(&first).take_while(|(byte, of)| byte == of).count();
+    let is_rest_zero = bytes[whole + part..].iter().all(|byte| *byte == 0);
+    is_rest_zero.then_some((first, (whole + part) as u16))
 }
 
 /// A hash of a sector: four multiply-and-rotate lanes, as xxHash has them. Equal hashes only cost
@@ -247,6 +265,33 @@ mod tests {
         let name = pool.keep(&repeated).unwrap();
         pool.get(name, &mut back).unwrap();
         assert_eq!((back, pool.bytes()), (repeated, 0));
+        // As much of it as a file had, down to a part of the pattern.
+        for length in [4095, 4000, 13, 8, 5] {
+            let cut = std::array::from_fn(|i| if i < length { repeated[i] } else { 0 });
+            let name = pool.keep(&cut).unwrap();
+            pool.get(name, &mut back).unwrap();
+            assert_eq!((back, pool.bytes()), (cut, 0), "{length}");
+            assert_eq!(pool.keep(&cut).unwrap(), name);
+        }
+        // One byte behind the zeros is no such sector.
+        let mut other = std::array::from_fn(|i| if i < 100 { repeated[i] } else { 0 });
+        other[4000] = 1;
+        let name = pool.keep(&other).unwrap();
+        pool.get(name, &mut back).unwrap();
+        // Of others the zeros at both ends take none.
+        assert_eq!((back, pool.bytes()), (other, 4001));
+        assert_eq!(pool.keep(&other).unwrap(), name);
+        (0..2).for_each(|_| pool.leave(name));
+        let footer = std::array::from_fn(|i| if i < 4048 { 0 } else { i as u8 | 1 });
+        let name = pool.keep(&footer).unwrap();
+        pool.get(name, &mut back).unwrap();
+        assert_eq!((back, pool.bytes()), (footer, 48));
+        other = footer;
+        other[4047] = 1;
+        assert_ne!(pool.keep(&other).unwrap(), name);
+        pool.leave(name);
+        pool.leave(name + 1);
+        assert_eq!(pool.bytes(), 0);
         let (a, b) = (pool.keep(&noise(1)).unwrap(), pool.keep(&noise(2)).unwrap());
         assert_eq!(pool.keep(&noise(1)).unwrap(), a);
         assert_eq!(pool.bytes(), 2 * SECTOR_BYTES as u64);

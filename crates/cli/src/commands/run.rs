@@ -107,7 +107,7 @@ fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
     let workloads = experiment.warm_up.iter().chain(&experiment.workloads);
     let traces = workloads.flat_map(|w| match w {
         Workload::Trace(trace) => [path(&trace.source), trace.truth_file.as_deref().and_then(path)],
-        Workload::Job(_) => [None, None],
+        Workload::Job(_) | Workload::Files(_) => [None, None],
     });
     let traces = traces.flatten();
     args.what.file.iter().chain(&args.drive).cloned().chain(traces).collect()

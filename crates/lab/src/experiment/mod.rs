@@ -10,10 +10,11 @@
 //! [device]
 //! preset = "peers-16g"        # or spec = "my-device.toml"; tables override: [device.geometry] ...
 //! [[target]]
-//! kind = "pblk"               # pblk, qblk, pftl, slc-tlc, sftl or raw
+//! kind = "pblk"               # pblk, qblk, pftl, slc-tlc, sftl, parafs or raw
 //! active_pus = 4             # and, of its own, what [run] says of the host, device, pus
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
+//!                             # files = "fileserver" on a target with a file system (`parafs = true`)
 //! targets = ["pblk"]          # runs on these alone; on all without it
 //! [[warm_up]]                 # as a workload: runs before the measured part, one after the other
 //! trace = "prepared.parquet"
@@ -30,6 +31,7 @@
 
 mod device;
 pub mod document;
+mod files;
 mod target;
 mod vary;
 mod workload;
@@ -37,6 +39,8 @@ mod workload;
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub(crate) use document::{At, Item, Value};
 pub use document::{Change, Complaint};
+pub use files::{FileSystem, PARAFS};
+pub(crate) use target::Gives;
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
@@ -206,7 +210,7 @@ impl Experiment {
         let mut remarks = Vec::new();
         let warm_up = workload::read_warm_up(&root, base, &mut remarks);
         let workloads = workload::read_all(&root, base, &mut targets, &mut remarks);
-        check_raw(&root, &targets, &warm_up, &workloads);
+        check_seams(&root, &targets, &warm_up, &workloads, &run);
         let vary = vary::read_all(&root);
         root.finish();
         let complaints = document.complaints();
@@ -225,35 +229,68 @@ impl Experiment {
     }
 }
 
-/// Raw targets take jobs that name PUs, the others take no such jobs.
-fn check_raw(root: &Section<'_>, targets: &[Target], warm_up: &[Workload], workloads: &[Workload]) {
-    let named = |w: &Workload| matches!(w, Workload::Job(job) if job.pus.is_some());
-    let takes = |raw: bool, of_raw: bool| {
-        targets.iter().filter(|t| t.stack.is_raw() == raw).any(|t| {
-            let mut all = workloads.iter().enumerate().filter(|(i, _)| t.takes(*i));
-            all.any(|(_, w)| named(w) == of_raw)
-        })
-    };
-    let (wrong_raw, wrong_block) = (takes(true, false), takes(false, true));
-    if !warm_up.is_empty() && targets.iter().any(|t| t.stack.is_raw()) {
+/// Each target is given workloads that it can take: a raw one jobs that name PUs, a file system
+/// personalities, and a block device the rest.
+fn check_seams(
+    root: &Section<'_>,
+    targets: &[Target],
+    warm_up: &[Workload],
+    workloads: &[Workload],
+    run: &RunSpec,
+) {
+    let any = |gives: Gives| targets.iter().any(|t| t.gives() == gives);
+    if !warm_up.is_empty() && any(Gives::Pus) {
         root.complain("warm_up", "[[warm_up]] is for block devices, and a target is raw");
-    } else if warm_up.iter().any(named) {
+    } else if !warm_up.is_empty() && any(Gives::Files) {
+        root.complain(
+            "warm_up",
+            "[[warm_up]] is for block devices, and a target has a file system",
+        );
+    } else if warm_up.iter().any(|w| w.takes() == Gives::Pus) {
         root.complain(
             "warm_up",
             "`pus` is for targets of `kind = \"raw\"`, which have no [[warm_up]]",
         );
+    } else if warm_up.iter().any(|w| w.takes() == Gives::Files) {
+        root.complain("warm_up", "`files` is for a file system, which has no [[warm_up]]");
     }
-    if wrong_raw && targets.iter().any(|t| !t.stack.is_raw()) {
-        let says = "raw targets and block devices take different workloads: say in each workload \
-                    which `targets` it is for";
-        root.complain("target", says);
-    } else if wrong_raw {
-        let says = "a raw target takes jobs that name their PUs, as `pus = \"0-3\"` in a [[workload]] of \
-                    an experiment does";
-        root.complain("workload", says);
-    } else if wrong_block {
-        root.complain("workload", "`pus` in a workload is for targets of `kind = \"raw\"`");
+    let is_prepared = run.overwrite != Overwrite::None || matches!(run.fill, Fill::Percent(_));
+    if any(Gives::Files) && is_prepared {
+        let says = "`fill` and `overwrite` are for block devices, and a target has a file system: its \
+                    files are made first, say in the [[workload]] how many (`nfiles`, `prealloc`)";
+        root.complain("run", says);
     }
+    let wrong = |target: &Target| {
+        let mut its = workloads.iter().enumerate().filter(|(i, _)| target.takes(*i));
+        let wrong = its.find(|(_, w)| w.takes() != target.gives())?;
+        Some((target.gives(), wrong.1.takes()))
+    };
+    let Some((gives, takes)) = targets.iter().find_map(wrong) else { return };
+    let several = targets.iter().any(|t| t.gives() != targets[0].gives());
+    let (key, says) = match (gives, takes) {
+        _ if several => (
+            "target",
+            "raw targets, block devices and file systems take different workloads: say in each \
+             workload which `targets` it is for",
+        ),
+        (Gives::Pus, _) => (
+            "workload",
+            "a raw target takes jobs that name their PUs, as `pus = \"0-3\"` in a [[workload]] of \
+             an experiment does",
+        ),
+        (_, Gives::Pus) => ("workload", "`pus` in a workload is for targets of `kind = \"raw\"`"),
+        (Gives::Files, _) => (
+            "workload",
+            "a target with a file system takes `files = \"fileserver\"` and the like; jobs and \
+             traces are for block devices: leave `parafs` out, or take `kind = \"pftl\"`",
+        ),
+        (Gives::Sectors, _) => (
+            "workload",
+            "`files` needs a file system: say `parafs = true` in the [[target]], or take `kind = \
+             \"parafs\"`",
+        ),
+    };
+    root.complain(key, says);
 }
 
 /// A device's table, for figures, which have several.

@@ -5,11 +5,14 @@
 //! (`stack`).
 
 use super::device::{DeviceChoice, on_preset};
-use super::document::Section;
+use super::document::{Section, Value};
+use super::files::{FileSystem, PARAFS};
 use super::{Base, HostSpec, read_host};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::MountHow;
 use flashlane_ftl::layer::{Asked, Kind};
+use flashlane_ftl::sftl::SFTL;
+use flashlane_ocssd::StoreKind;
 use flashlane_stack::{Description, LayerSpec, kinds};
 use std::path::PathBuf;
 
@@ -19,6 +22,8 @@ pub struct Target {
     pub name: String,
     /// Its device, and the layers on that.
     pub stack: Description,
+    /// The file system on it, which its workloads use then.
+    pub fs: Option<FileSystem>,
     /// The drive that it lives on, in place of a fresh device.
     pub drive: Option<DriveTarget>,
     /// The host that it runs on.
@@ -31,7 +36,7 @@ impl Target {
     /// On a fresh device, under all workloads, on a host whose work costs nothing.
     pub fn new(name: &str, stack: Description) -> Target {
         let (name, host) = (name.to_string(), HostSpec::default());
-        Target { name, stack, drive: None, host, only: None }
+        Target { name, stack, fs: None, drive: None, host, only: None }
     }
 
     /// One layer on all of a fresh device.
@@ -43,6 +48,26 @@ impl Target {
     pub fn takes(&self, workload: usize) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(&workload))
     }
+
+    /// What it gives to workloads.
+    pub(crate) fn gives(&self) -> Gives {
+        match (&self.fs, self.stack.is_raw()) {
+            (Some(_), _) => Gives::Files,
+            (None, true) => Gives::Pus,
+            (None, false) => Gives::Sectors,
+        }
+    }
+}
+
+/// What a target gives, and what a workload takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gives {
+    /// PUs, to an application that places its own data.
+    Pus,
+    /// A block device.
+    Sectors,
+    /// A file system.
+    Files,
 }
 
 /// A target of a drive image.
@@ -65,9 +90,10 @@ pub(super) fn read_all(
     if sections.is_empty() && !root.has("target") {
         root.complain("target", "no [[target]]: name one, `[[target]]` with `kind = \"pblk\"`");
     }
+    let store_is_said = root.table("device").is_some_and(|device| device.has("store"));
     let mut targets: Vec<Target> = Vec::new();
     for s in sections {
-        if let Some(target) = read(&s, device, host, base) {
+        if let Some(target) = read(&s, device, host, base, store_is_said) {
             if targets.iter().any(|t| t.name == target.name) {
                 let says = format!("two targets are called `{}`: give each a `name`", target.name);
                 s.complain("name", says);
@@ -84,10 +110,13 @@ fn read(
     device: Option<&DeviceChoice>,
     host: &HostSpec,
     base: &Base,
+    store_is_said: bool,
 ) -> Option<Target> {
+    // ParaFS by itself is ParaFS on the FTL that was made for it.
+    let short: &'static dyn Kind = &SFTL;
     let types: Vec<(&str, Option<&'static dyn Kind>)> = kinds::targets()
         .map(|kind| (kind.name(), Some(kind)))
-        .chain([(kinds::RAW, None)])
+        .chain([(PARAFS, Some(short)), (kinds::RAW, None)])
         .collect();
     let name = s.text("name");
     if !s.has("kind") {
@@ -105,7 +134,17 @@ fn read(
         return None;
     };
     let layers = read_layers(s, kind);
-    let device = match own_device {
+    let is_short =
+        matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
+    let fs = match is_short {
+        true => Some(FileSystem::read(s)),
+        false => s.switched(PARAFS).map(|section| {
+            let fs = FileSystem::read(&section);
+            section.finish();
+            fs
+        }),
+    };
+    let mut device = match own_device {
         None => device?.clone(),
         Some(preset) => match on_preset(device?, preset) {
             Ok(choice) => choice,
@@ -115,9 +154,40 @@ fn read(
             }
         },
     };
+    if fs.is_some() {
+        check_below(s, &layers);
+        // Contents are checked by the byte, and stamps are no contents.
+        match (device.options.store, store_is_said) {
+            (StoreKind::Stamps, true) => s.complain(
+                "kind",
+                "a file system needs a medium that keeps contents: `store = \"compact\"` under \
+                 [device], which is what it gets where nothing is said",
+            ),
+            (StoreKind::Stamps, false) => device.options.store = StoreKind::Compact,
+            _ => {}
+        }
+    }
     let stack = Description { pus, ..Description::new(device, layers) };
-    let default = stack.title();
-    Some(Target { host, ..Target::new(name.unwrap_or(&default), stack) })
+    let default = match (is_short, &fs) {
+        (true, _) => PARAFS.to_string(),
+        (false, Some(_)) => format!("{} + {PARAFS}", stack.title()),
+        (false, None) => stack.title(),
+    };
+    Some(Target { host, fs, ..Target::new(name.unwrap_or(&default), stack) })
+}
+
+/// What a file system can stand on.
+fn check_below(s: &Section<'_>, layers: &[LayerSpec]) {
+    match layers {
+        [] => s.complain(PARAFS, "`parafs` stands on a target that has a type, not on a raw one"),
+        [lowest, filter, ..] if lowest.kind.in_order() => {
+            let filter = filter.kind.name();
+            let says = "counts and changes requests for sectors, and a file system on S-FTL makes \
+                        none: leave it out";
+            s.complain(filter, format!("`{filter}` {says}"));
+        }
+        _ => {}
+    }
 }
 
 /// The layers of a target, the lowest first: the one that its type stands for, then the filters that

@@ -191,7 +191,7 @@ fn workloads_are_for_all_targets_or_for_those_that_they_name() {
     let names = |e: &Experiment, i: usize| {
         let name = |(_, w): (usize, &Workload)| match w {
             Workload::Job(job) => job.name.clone(),
-            Workload::Trace(_) => panic!("none here"),
+            Workload::Trace(_) | Workload::Files(_) => panic!("none here"),
         };
         e.workloads_of(&e.targets[i]).map(name).collect::<Vec<_>>()
     };

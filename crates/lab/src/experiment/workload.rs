@@ -1,13 +1,15 @@
-//! `[[workload]]`: jobs in fio's terms, fio job files, traces.
+//! `[[workload]]`: jobs in fio's terms, fio job files, traces, personalities of Filebench.
 //!
-//! Owns: the three shapes of the table. Promises: a job's keys are fio's options with units that
+//! Owns: the four shapes of the table. Promises: a job's keys are fio's options with units that
 //! say what they mean (`"4KiB"` is 4096 here, whatever fio makes of it). Never: opens a trace.
 
 use super::Base;
 use super::document::{Section, Value};
-use super::target::{Target, read_pus};
+use super::files;
+use super::target::{Gives, Target, read_pus};
 use crate::bounded;
 use crate::fio::{self, options, values::Units};
+use crate::personality::FileJob;
 use crate::run::Replay;
 use crate::trace::number::Clock;
 use crate::trace::truth::Truth;
@@ -38,6 +40,18 @@ pub struct TraceSpec {
 pub enum Workload {
     Job(Box<Job>),
     Trace(TraceSpec),
+    Files(FileJob),
+}
+
+impl Workload {
+    /// What it needs of a target.
+    pub(crate) fn takes(&self) -> Gives {
+        match self {
+            Workload::Job(job) if job.pus.is_some() => Gives::Pus,
+            Workload::Job(_) | Workload::Trace(_) => Gives::Sectors,
+            Workload::Files(_) => Gives::Files,
+        }
+    }
 }
 
 /// Requests of a trace in flight in open loop: far more than any recorded queue had.
@@ -53,7 +67,7 @@ pub(super) fn read_all(
     let sections = root.tables("workload");
     if sections.is_empty() {
         let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
-                    `trace = \"FILE\"` or `fio = \"JOB.fio\"`";
+                    `trace = \"FILE\"`, `fio = \"JOB.fio\"` or `files = \"fileserver\"`";
         root.complain("workload", says);
     }
     let mut all = Vec::new();
@@ -97,19 +111,23 @@ pub(super) fn read_warm_up(
     each.collect()
 }
 
-/// One table: a job, those of a job file, a trace.
+/// One table: a job, those of a job file, a trace, a personality.
 fn read_one(s: Section<'_>, index: usize, base: &Base, remarks: &mut Vec<String>) -> Vec<Workload> {
-    let shapes: Vec<&str> = ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
+    let shapes: Vec<&str> =
+        ["trace", "fio", "files", "rw"].into_iter().filter(|key| s.has(key)).collect();
     let found = match shapes[..] {
         ["trace"] => read_trace(&s, base).map(Workload::Trace).into_iter().collect(),
         ["fio"] => {
             let jobs = read_fio(&s, base, remarks).into_iter();
             jobs.map(|job| Workload::Job(job.into())).collect()
         }
+        ["files"] => files::read_job(&s, index).map(Workload::Files).into_iter().collect(),
         // Its keys are fio's, which says itself what it does not know.
         ["rw"] => return vec![Workload::Job(read_job(&s, index).into())],
         [] => {
-            s.complain("rw", "needs `rw` (a job), `trace` or `fio` (a file)");
+            let says = "needs `rw` (a job), `trace` or `fio` (a file), or `files` (a personality of \
+                        Filebench)";
+            s.complain("rw", says);
             return Vec::new();
         }
         _ => {

@@ -190,6 +190,12 @@ pub enum StackError {
          (`flashlane drive create --set geometry.chunks_per_pu=128`)"
     )]
     NoSpare,
+    /// An experiment with a file system.
+    #[error(
+        "the experiment makes a file system of its own, and what is on the drive would be lost: leave \
+         --drive out, or use the drive's with `flashlane mount`"
+    )]
+    NewFiles,
     /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),

@@ -206,7 +206,8 @@ impl Raw {
         if let Some(told) = &self.told {
             let op = if self.stream.write { BlockOp::Write } else { BlockOp::Read };
             let mut recorder = told.recorder.borrow_mut();
-            recorder.operation(Some(told.job), op, n, start, cx.now(), &*told.stats);
+            let bytes = u64::from(n) * SECTOR_BYTES as u64;
+            recorder.operation(Some(told.job), op, bytes, start, cx.now(), &*told.stats);
             recorder.request(Some(told.job), start, bad == 0);
         }
         let mut result = self.result.borrow_mut();

@@ -7,7 +7,7 @@
 use super::{Order, Raw, RawStream, Told};
 use crate::run::{CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, Sample, Steady, Watch};
 use crate::workload::{Job, Mix, Sizes};
-use flashlane_base::{Geometry, Ns, VECTOR_MAX};
+use flashlane_base::{Geometry, Ns, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ftl::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::{Cause, Device};
 use flashlane_ocssd::{MediaCounters, Ssd};
@@ -225,13 +225,14 @@ pub async fn run_raw(
         interrupted: shared.stop.get(),
         read_only: None,
         prepared: Prepared { filled_sectors: filled, ..Prepared::default() },
-        mapped: (filled, filled + recorder.sectors_written.min(raw_sectors)),
+        mapped: (filled, filled + (recorder.bytes_written / SECTOR_BYTES as u64).min(raw_sectors)),
         capacity: raw_sectors,
         submit_cost: Ns::ZERO,
         cpu,
         contention: None,
         replayed: Vec::new(),
         ended_in_ramp: false,
+        files: None,
         recorder,
     }
 }

@@ -3,10 +3,12 @@
 //! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
 //! the same names and values; a later version only adds columns at the end. Never: formats.
 
+use super::files::{FilesReport, named};
 use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
+use flashlane_files::Kind as Call;
 use flashlane_ftl::kit::TierStats;
 use flashlane_ftl::layer::Kind;
 use flashlane_ftl::slc::SLC;
@@ -85,7 +87,23 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     });
     cells.extend(slc);
     latencies("journal_durable", &r.journal_durable_ns.unwrap_or_default(), &mut cells);
+    files(r.files.as_ref(), &mut cells);
     cells
+}
+
+/// Calls by kind and what a file system counts; 0 where there is none.
+fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
+    cells.push(ratio("calls_per_second", of.map_or(0.0, |files| files.calls_per_second)));
+    for kind in Call::ALL {
+        let call = of.map(|files| files.call(kind)).unwrap_or_default();
+        let (word, l) = (kind.word(), call.latency_ns);
+        cells.push(int(format!("{word}_calls"), call.count));
+        cells.push(int(format!("{word}_mean_ns"), l.mean));
+        cells.push(int(format!("{word}_p99_ns"), l.p99));
+    }
+    cells.push(int("written_below_sectors", of.map_or(0, |files| files.written_below_sectors)));
+    let stats = of.map(|files| files.stats).unwrap_or_default();
+    cells.extend(named(&stats).map(|(name, n)| int(format!("fs_{name}"), n)));
 }
 
 /// Sums over rings, pools and kinds; all of them are in the JSON.

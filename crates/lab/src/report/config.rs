@@ -5,6 +5,7 @@
 
 use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
+use crate::personality::FileJob;
 use crate::trace::Scan;
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
@@ -60,6 +61,7 @@ impl Configuration {
 fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Scan>>) -> Value {
     match workload {
         Workload::Job(job) => json!({ "job": job }),
+        Workload::Files(job) => json!({ "files": files(job) }),
         Workload::Trace(spec) => {
             let scan = scans.next();
             json!({ "trace": {
@@ -74,6 +76,23 @@ fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Sca
             }})
         }
     }
+}
+
+/// A personality, by Filebench's words.
+fn files(job: &FileJob) -> Value {
+    let s = &job.settings;
+    json!({
+        "name": job.name,
+        "personality": s.personality.word(),
+        "nfiles": s.files,
+        "filesize_bytes": s.mean.get(),
+        "meandirwidth": s.width,
+        "nthreads": s.threads,
+        "iosize_bytes": s.io.get(),
+        "meanappendsize_bytes": s.append.get(),
+        "prealloc_percent": s.there_percent,
+        "until": job.until,
+    })
 }
 
 fn target(clock: Clock, e: &Experiment, t: &Target) -> Value {
@@ -97,6 +116,9 @@ fn target(clock: Clock, e: &Experiment, t: &Target) -> Value {
     });
     if !filters.is_empty() {
         said["filters"] = json!(filters);
+    }
+    if let Some(fs) = &t.fs {
+        said["file_system"] = fs.described();
     }
     said
 }

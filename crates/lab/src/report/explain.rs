@@ -56,6 +56,9 @@ fn share(part: u64, whole: u64) -> f64 {
 }
 
 fn amplification(r: &RunReport) -> Option<String> {
+    if r.files.is_some() {
+        return super::files::amplification(r);
+    }
     let ratio = r.write_amplification_ratio?;
     let written = r.buffer_sectors.host_written;
     let mut causes: Vec<(f64, &str)> = r
@@ -80,7 +83,7 @@ fn amplification(r: &RunReport) -> Option<String> {
 
 fn write_waits(r: &RunReport) -> Option<String> {
     let said = largest(&r.latency_breakdown_ns.write.0, 0.1);
-    let waited = !said.is_empty() && r.latency_ns.write.mean > 0;
+    let waited = !said.is_empty() && r.latency_ns.write.mean > 0 && r.files.is_none();
     waited.then(|| format!("Writes took {} on average: {said}.", short(r.latency_ns.write.mean)))
 }
 
@@ -101,7 +104,7 @@ fn largest(parts: &[Part], least: f64) -> String {
 
 fn reads(r: &RunReport) -> Option<String> {
     let (l, b) = (&r.latency_ns.read, &r.buffer_sectors);
-    if l.mean == 0 {
+    if l.mean == 0 || r.files.is_some() {
         return None;
     }
     let said = largest(&r.latency_breakdown_ns.read.0, 0.05);
@@ -181,7 +184,9 @@ fn compare(report: &Report) -> Vec<String> {
             short(pick(worst)),
             times(ratio)
         );
-        text += &grown(&parts(best), &parts(worst));
+        if best.files.is_none() && worst.files.is_none() {
+            text += &grown(&parts(best), &parts(worst));
+        }
         if what.starts_with("flushes") && is_block_ssd(report, best) {
             text += &format!(
                 "; the buffer of {} is on capacitors, so its flush programs nothing",
@@ -278,7 +283,8 @@ fn compare_amplification(report: &Report) -> Option<String> {
     let why = match cause {
         // User data grows when less of it is overwritten or discarded in the buffer.
         Cause::User => format!(
-            "of its sectors {:.0}% were overwritten or discarded in the buffer, against {:.0}%",
+            "of its sectors {:.0}% were overwritten or discarded before they were programmed, against \
+             {:.0}%",
             (1.0 - after) * 100.0,
             (1.0 - before) * 100.0
         ),

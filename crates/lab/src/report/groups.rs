@@ -46,7 +46,8 @@ impl Report {
         let name = |w: &Value| {
             let trace = w["trace"]["source"].as_str().map(|s| format!("trace {s}"));
             let job = w["job"]["name"].as_str().map(|s| format!("job {s}"));
-            trace.or(job).unwrap_or_default()
+            let files = w["files"]["name"].as_str().map(|s| format!("files {s}"));
+            trace.or(job).or(files).unwrap_or_default()
         };
         let mut names: Vec<String> = self.configuration.workloads.iter().map(name).collect();
         names.dedup();

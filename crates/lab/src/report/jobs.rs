@@ -55,6 +55,11 @@ pub(super) fn parts<'a>(outcome: &'a Outcome, run: &'a RunOutcome) -> Vec<Part<'
                 job: Some(job),
                 record: recorder.job(Some(i)),
             }),
+            Workload::Files(job) => parts.push(Part {
+                name: job.name.clone(),
+                job: None,
+                record: recorder.job(Some(i)),
+            }),
             Workload::Trace(spec) => traces.push(spec.source.name()),
         }
     }

@@ -12,6 +12,7 @@ mod contention;
 mod course;
 mod csv;
 mod explain;
+mod files;
 mod fio_json;
 mod groups;
 mod hdr;
@@ -30,6 +31,7 @@ pub use crate::contention::{ContentionReport, LockReport, PoolReport, QueueRepor
 pub use config::Configuration;
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
+pub use files::{CallReport, FilesReport};
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
     BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencySet, MountReport, Parts,
@@ -91,7 +93,11 @@ impl Report {
                 text += &table::group_head(group);
             }
             text += &table::results(group);
-            text += &table::latencies(group);
+            // Calls have latencies of their own, by kind.
+            text += &match group.runs.iter().any(|run| run.files.is_some()) {
+                true => files::tables(group),
+                false => table::latencies(group),
+            };
             text += &table::causes(group);
             text += &table::breakdowns(group);
             text += &table::occupancy(group);

@@ -6,6 +6,7 @@
 
 use super::config::{Configuration, costs_of};
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
+use super::files::FilesReport;
 use super::jobs::{self, JobReport};
 use crate::contention::ContentionReport;
 use crate::execute::{Clock, Outcome, RunOutcome};
@@ -132,6 +133,10 @@ pub struct RunReport {
     /// How long writes to a journal took until they were durable; only of traces with `truth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal_durable_ns: Option<LatencyNs>,
+    /// What was done on a file system; only of targets that have one. What the host wrote and its
+    /// amplification are what its files were written then, and latencies those of calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub files: Option<FilesReport>,
     /// How late replayed requests were issued.
     pub slip: SlipReport,
     /// Why nothing could be made durable any more, if that happened.
@@ -320,12 +325,20 @@ impl BreakdownNs {
                 part("queue", "queue", queue.as_ns(), "waiting for the host's core"),
                 part("host_cpu", "CPU", cpu, "the host's own work"),
             ];
-            all.extend(counted);
+            // Below a file system requests are its own, and a call waits for some of them or none.
+            let of_calls = m.files.is_some();
+            all.extend(
+                counted.into_iter().map(|p| Part { ns: if of_calls { 0 } else { p.ns }, ..p }),
+            );
             // The layer's own CPU time, a block SSD's link. 0 where requests of several vector
             // commands, whose parts overlap, leave nothing.
             let known: u64 = all.iter().map(|p| p.ns).sum();
             let left = (l.mean_ns() * l.count()).saturating_sub(known);
-            all.push(part("rest", "rest", left, "the rest (CPU work of pblk, a block SSD's link)"));
+            let what = match of_calls {
+                true => "in the file system and what is below it",
+                false => "the rest (CPU work of pblk, a block SSD's link)",
+            };
+            all.push(part("rest", "rest", left, what));
             Parts(all)
         };
         BreakdownNs {
@@ -463,13 +476,12 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
     let (r, before, after) = (&m.recorder, &m.before, &m.after);
     let stats = FtlStats { erases: o.media.erases, ..after.since(before) };
     let (programmed, host_written) = (ProgrammedSectors(stats.programmed), stats.host_written);
-    let sector = SECTOR_BYTES as u64;
     RunReport {
         name: o.target.name.clone(),
         requests: r.requests,
-        bytes_read: r.sectors_read * sector,
-        bytes_written: r.sectors_written * sector,
-        bytes_discarded: r.sectors_discarded * sector,
+        bytes_read: r.bytes_read,
+        bytes_written: r.bytes_written,
+        bytes_discarded: r.bytes_discarded,
         runtime_ns: (r.end - r.start).as_ns(),
         latency_ns: LatencySet {
             read: (&r.latencies(BlockOp::Read)).into(),
@@ -494,7 +506,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         failed_requests: r.failed,
         uncorrectable_sectors: r.uncorrectable,
         wrong_sectors: r.wrong_sectors,
-        wrong_shown: r.mismatches.iter().map(|m| m.to_string()).collect(),
+        wrong_shown: r.mismatches.clone(),
         faults: FaultCounts { layer: Shown::of(*after, "faults"), uncorrectable: o.uncorrectable },
         counter_laws: match &o.laws {
             Ok(()) => "hold".into(),
@@ -510,6 +522,10 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
         journal_durable_ns: (r.journal.count() > 0).then(|| (&r.journal).into()),
+        files: m
+            .files
+            .as_ref()
+            .map(|work| FilesReport::of(work, host_written, programmed.total(), r.end - r.start)),
         slip: slip(r),
         read_only: m.read_only.clone(),
         bad: o.bad_because(outcome.experiment.run.allow_errors),

@@ -57,11 +57,16 @@ pub(super) fn group_head(group: &Report) -> String {
 pub(super) fn results(report: &Report) -> String {
     let any = |pick: fn(&RunReport) -> u64| report.runs.iter().any(|r| pick(r) > 0);
     let (reads, writes) = (any(|r| r.bytes_read), any(|r| r.bytes_written));
+    let has_files = report.runs.iter().any(|r| r.files.is_some());
     type Column = (&'static str, fn(&RunReport) -> String);
-    let columns: [Option<Column>; 11] = [
+    let columns: [Option<Column>; 12] = [
         Some(("stack", |r| r.name.clone())),
         Some(("requests", |r| grouped(r.requests))),
         Some(("time", |r| Ns::from_ns(r.runtime_ns).to_string())),
+        has_files.then_some(("per s", |r| {
+            let files = r.files.as_ref();
+            files.map_or("-".into(), |f| grouped(f.calls_per_second as u64))
+        })),
         reads.then_some(("read MB/s", |r| rate(r.bytes_read, r.runtime_ns))),
         writes.then_some(("write MB/s", |r| rate(r.bytes_written, r.runtime_ns))),
         writes.then_some(("WA", |r| {
@@ -126,7 +131,9 @@ pub(super) fn breakdowns(report: &Report) -> String {
 type Spent<'a> = (&'a LatencyNs, &'a Parts);
 
 fn breakdown(title: &str, report: &Report, of: fn(&RunReport) -> Spent<'_>) -> String {
-    let runs = report.runs.iter().map(|r| (r, of(r).0, &of(r).1.0));
+    // Of a call on a file system no part but the host's own work is known.
+    let runs = report.runs.iter().filter(|r| r.files.is_none());
+    let runs = runs.map(|r| (r, of(r).0, &of(r).1.0));
     let runs: Vec<_> = runs.filter(|(_, l, _)| l.mean > 0).collect();
     let Some((_, _, first)) = runs.first() else {
         return String::new();
@@ -261,6 +268,7 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
     let steady = if r.steady { "steady" } else { "not steady" };
     notes.push(format!("{name}: {steady}: {}", r.steady_reason));
     prepared(r, notes);
+    notes.extend(super::files::note(r));
     if let Some(l) = r.fill.lines.filter(|_| r.work.gc_victims > 0) {
         notes.push(format!(
             "{name}: {} of {} lines stay free for the buffer, the victim and the next line: garbage \

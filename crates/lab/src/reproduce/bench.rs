@@ -121,10 +121,10 @@ impl Bench {
             );
             return Err(ReproduceError::Bad { figure: self.figure.into(), what });
         }
-        let rate = |sectors: u64| mb_per_s(sectors * SECTOR_BYTES as u64, span.as_ns());
+        let rate = |bytes: u64| mb_per_s(bytes, span.as_ns());
         Ok(Some(Phase {
-            read_rate: rate(recorder.sectors_read),
-            write_rate: rate(recorder.sectors_written),
+            read_rate: rate(recorder.bytes_read),
+            write_rate: rate(recorder.bytes_written),
             read: recorder.latencies(BlockOp::Read),
             write: recorder.latencies(BlockOp::Write),
         }))

@@ -32,6 +32,7 @@ pub(crate) fn fit(work: &Work, seed: u64, capacity: u64) -> Result<Part, RunErro
             Part::Job(Rc::new((**job).clone()), streams?)
         }
         Work::Trace(trace) => Part::Trace(Rc::new(PlannedTrace::new(trace, capacity)?)),
+        Work::Files(job) => return Err(RunError::NoFiles { job: job.name.clone() }),
     })
 }
 

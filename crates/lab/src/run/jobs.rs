@@ -4,7 +4,7 @@
 //! that a job uses, not to how many it does. Never: knows a job's name; the plan does.
 
 use crate::histogram::Latencies;
-use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
 
 #[derive(Clone, Debug, Default)]
@@ -44,12 +44,10 @@ impl JobRecord {
     }
 
     #[inline]
-    pub(super) fn record(&mut self, op: BlockOp, sectors: u32, start: Ns, now: Ns) {
+    pub(super) fn record(&mut self, op: BlockOp, bytes: u64, start: Ns, now: Ns) {
         let record = self.ops[index(op)].get_or_insert_default();
         record.latency.record((now - start).as_ns());
-        if op != BlockOp::Flush {
-            record.bytes += sectors as u64 * SECTOR_BYTES as u64;
-        }
+        record.bytes += bytes;
         if self.start.is_none_or(|first| start < first) {
             self.start = Some(start);
         }

@@ -33,6 +33,7 @@ pub use replay::{Replay, Replayed, TraceJob};
 pub use sample::{Probe, Sample, Watch};
 pub use steady::Steady;
 
+use crate::personality::{self, FileError, FileJob};
 pub use crate::trace::progress::{Progress, Unwatched};
 use crate::trace::{LayoutError, TraceError};
 use crate::workload::{Job, JobError};
@@ -80,6 +81,8 @@ pub enum Work {
     Job(Box<Job>),
     /// A recorded trace.
     Trace(TraceJob),
+    /// A personality of Filebench, for a file system.
+    Files(FileJob),
 }
 
 #[derive(Clone)]
@@ -108,6 +111,10 @@ pub enum RunError {
     Trace(#[from] TraceError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Files(#[from] FileError),
+    #[error("`{job}` works on files, and this is a block device: put a file system on it")]
+    NoFiles { job: String },
     /// A dependent replay of a trace that does not say when requests ended.
     #[error(
         "trace {trace} has no completions, so `replay = \"dependent\"` knows nothing to wait for: \
@@ -157,6 +164,8 @@ pub struct Measured {
     pub replayed: Vec<Replayed>,
     /// The measured part never began: everything ended within the ramp.
     pub ended_in_ramp: bool,
+    /// What was done on a file system, where that was driven.
+    pub files: Option<personality::Work>,
 }
 
 /// Why requests are not issued any more.
@@ -365,7 +374,11 @@ impl Host {
         let result = self.subject.device.start(cx, io).await;
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();
-        recorder.operation(scratch.job, op, sectors, start, cx.now(), &*self.subject.stats);
+        let moved = match op {
+            BlockOp::Flush => 0,
+            _ => u64::from(sectors) * SECTOR_BYTES as u64,
+        };
+        recorder.operation(scratch.job, op, moved, start, cx.now(), &*self.subject.stats);
         recorder.queued(scratch.job, op, start, waited);
         drop(recorder);
         self.done.set(self.done.get() + 1);
@@ -564,6 +577,7 @@ pub(crate) async fn run_from(
         contention: contention.zip(waited_before).map(|(to, from)| to.since(&from)),
         replayed,
         ended_in_ramp,
+        files: None,
     })
 }
 
@@ -584,6 +598,7 @@ fn depth(work: &Work) -> u64 {
     match work {
         Work::Job(job) => job.iodepth as u64 * job.numjobs as u64,
         Work::Trace(trace) => trace.replay.depth() as u64,
+        Work::Files(job) => job.settings.threads.into(),
     }
 }
 
@@ -591,5 +606,6 @@ fn is_paced(work: &Work) -> bool {
     match work {
         Work::Job(job) => job.rate != [crate::workload::Pace::Unlimited; 2],
         Work::Trace(trace) => matches!(trace.replay, Replay::Open { .. }),
+        Work::Files(_) => false,
     }
 }

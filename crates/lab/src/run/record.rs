@@ -9,11 +9,11 @@ use super::intervals::Intervals;
 use super::jobs::JobRecord;
 use super::sample::{Probe, Sample, Watch};
 use crate::histogram::Latencies;
-use crate::run::oracle::Mismatch;
-use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
+use std::fmt::Display;
 use std::rc::Rc;
 
 /// Buckets of the course of a run; when they are full, neighbours are joined.
@@ -200,9 +200,9 @@ pub struct Recorder {
     ramps: Vec<Ns>,
     /// Latencies over time, where somebody asked for them.
     pub intervals: Option<Intervals>,
-    pub sectors_read: u64,
-    pub sectors_written: u64,
-    pub sectors_discarded: u64,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    pub bytes_discarded: u64,
     /// Requests of the workload that ended (a trace's record is one, whatever it was split into).
     pub requests: u64,
     /// Requests that ended with an error.
@@ -212,7 +212,7 @@ pub struct Recorder {
     /// Sectors with wrong content; whatever the part of the run, ramp included.
     pub wrong_sectors: u64,
     /// The first of them.
-    pub mismatches: Vec<Mismatch>,
+    pub mismatches: Vec<String>,
     /// Time that reads waited for the host's core before they were submitted, summed.
     pub read_queue: Ns,
     pub write_queue: Ns,
@@ -266,13 +266,13 @@ impl Recorder {
         self.measuring && start >= self.start && ramp.is_none_or(|until| start >= *until)
     }
 
-    /// One operation on the device ended, of this job if it is one's.
+    /// One operation of so many bytes (0 for a flush) ended, of this job if it is one's.
     #[inline]
     pub fn operation(
         &mut self,
         job: Option<usize>,
         op: BlockOp,
-        sectors: u32,
+        bytes: u64,
         start: Ns,
         now: Ns,
         stats: &dyn Fn() -> FtlStats,
@@ -281,30 +281,29 @@ impl Recorder {
             return;
         }
         let took = (now - start).as_ns();
-        let bytes = sectors as u64 * SECTOR_BYTES as u64;
         self.timeline.advance(now, stats);
         let job = job.map_or(0, |job| job + 1);
         if job >= self.jobs.len() {
             self.jobs.resize_with(job + 1, JobRecord::default);
         }
-        self.jobs[job].record(op, sectors, start, now);
+        self.jobs[job].record(op, bytes, start, now);
         if let Some(intervals) = &mut self.intervals {
             intervals.record(op, now - start, now);
         }
         let bucket = &mut self.timeline.current;
         match op {
             BlockOp::Read => {
-                self.sectors_read += sectors as u64;
+                self.bytes_read += bytes;
                 bucket.read_bytes += bytes;
                 bucket.read_max_ns = bucket.read_max_ns.max(took);
             }
             BlockOp::Write => {
-                self.sectors_written += sectors as u64;
+                self.bytes_written += bytes;
                 bucket.write_bytes += bytes;
                 bucket.write_max_ns = bucket.write_max_ns.max(took);
             }
             BlockOp::Discard => {
-                self.sectors_discarded += sectors as u64;
+                self.bytes_discarded += bytes;
             }
             BlockOp::Flush => {}
         }
@@ -340,10 +339,10 @@ impl Recorder {
     }
 
     /// Wrong content was read.
-    pub fn mismatch(&mut self, first: Mismatch, sectors: u64) {
+    pub fn mismatch(&mut self, first: impl Display, sectors: u64) {
         self.wrong_sectors += sectors;
         if self.mismatches.len() < MISMATCHES_SHOWN {
-            self.mismatches.push(first);
+            self.mismatches.push(first.to_string());
         }
     }
 
@@ -389,13 +388,13 @@ mod tests {
             let mut now = Ns::from_us(7);
             for (i, gap) in gaps.iter().enumerate() {
                 now += Ns::from_ns(*gap);
-                r.operation(None, BlockOp::Write, i as u32 % 7, now, now, &stats);
+                r.operation(None, BlockOp::Write, i as u64 % 7, now, now, &stats);
             }
             r.close(&stats);
             let t = &r.timeline;
             prop_assert!(t.buckets().len() <= BUCKETS_MAX);
             let bytes: u64 = t.buckets().iter().map(|b| b.write_bytes).sum();
-            prop_assert_eq!(bytes, r.sectors_written * 4096);
+            prop_assert_eq!(bytes, r.bytes_written);
             let n: u64 = t.buckets().iter().map(|b| b.requests).sum();
             prop_assert_eq!(n, gaps.len() as u64);
             prop_assert_eq!(t.samples().len(), t.buckets().len() + 1);

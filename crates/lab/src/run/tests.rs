@@ -168,7 +168,7 @@ fn a_closed_loop_keeps_its_depth_and_counts_everything() {
     j.iodepth = 8;
     let m = go(device.clone(), &plan_of(vec![Work::Job(j.into())]));
     assert_eq!(m.recorder.requests, 4096);
-    assert_eq!(m.recorder.sectors_read + m.recorder.sectors_written, 4096);
+    assert_eq!(m.recorder.bytes_read + m.recorder.bytes_written, 4096 * 4096);
     assert_eq!((m.recorder.wrong_sectors, m.recorder.failed), (0, 0));
     assert_eq!(m.recorder.latencies(BlockOp::Read).percentile_ns(99.0), 10_000);
     // 4096 requests, 8 at a time, 10 us each.
@@ -485,7 +485,7 @@ fn a_warm_up_and_a_rest_come_before_what_is_measured() {
     ];
     plan.rest = Ns::from_ms(7);
     let m = go(device.clone(), &plan);
-    assert_eq!((m.recorder.requests, m.recorder.sectors_written), (16, 0));
+    assert_eq!((m.recorder.requests, m.recorder.bytes_written), (16, 0));
     assert_eq!((m.prepared.warm_up_operations, m.prepared.rest_ns), (34, 7_000_000));
     let inside = device.inside.lock();
     // What is read was filled by sixteen writes; a flush is before the rest.

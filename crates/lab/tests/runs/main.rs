@@ -2,5 +2,6 @@
 
 mod care;
 mod costs;
+mod files;
 mod prepared;
 mod recorded;

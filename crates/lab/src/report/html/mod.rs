@@ -57,6 +57,7 @@ pub(super) fn page(report: &Report) -> String {
         }
         s += &page::results(group);
         s += &page::jobs(group);
+        s += &page::files(group);
         s += "<section>\n<h2>Figures</h2>\n";
         for figure in figures::all(group, &part) {
             n += 1;

@@ -6,6 +6,7 @@
 
 use super::svg::{escape, time};
 use crate::histogram::LatencyNs;
+use crate::report::files;
 use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
 use crate::words::{grouped, mb_per_s};
@@ -247,6 +248,26 @@ fn spare(r: &RunReport) -> String {
     match &r.fill.lines {
         Some(l) => format!("{nominal} ({:.1}% effective)", l.effective_spare_ratio * 100.0),
         None => nominal,
+    }
+}
+
+/// What was done on file systems, where there are some.
+pub(super) fn files(report: &Report) -> String {
+    let table = |rows: Vec<Vec<String>>| {
+        let mut rows = rows.into_iter();
+        Table { head: rows.next().unwrap_or_default(), rows: rows.collect() }.html()
+    };
+    let named = |mut rows: Vec<Vec<String>>| {
+        // Each row by itself: the kind, then whose.
+        rows.iter_mut().skip(1).for_each(|cells| cells[0] = format!("{}, {}", cells[0], cells[1]));
+        rows.iter_mut().for_each(|cells| drop(cells.remove(1)));
+        rows
+    };
+    let calls = files::calls(report).map(|rows| table(named(rows)));
+    let done = files::done(report).map(table);
+    match calls.into_iter().chain(done).collect::<String>() {
+        none if none.is_empty() => none,
+        tables => format!("<section>\n<h2>Files</h2>\n{tables}</section>\n"),
     }
 }
 

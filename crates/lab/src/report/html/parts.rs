@@ -30,7 +30,9 @@ pub(super) fn breakdown(report: &Report) -> Option<Figure> {
             false => r.latency_ns.write.count,
         };
         let side = if reads { "read" } else { "write" };
-        let counted: Vec<&RunReport> = report.runs.iter().filter(|r| count(r) > 0).collect();
+        // Of a call on a file system no part but the host's own work is known.
+        let is_known = |r: &&RunReport| count(r) > 0 && r.files.is_none();
+        let counted: Vec<&RunReport> = report.runs.iter().filter(is_known).collect();
         if counted.is_empty() {
             continue;
         }

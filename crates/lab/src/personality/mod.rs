@@ -1,0 +1,780 @@
+//! Personalities of Filebench on a file system, in virtual time.
+//!
+//! Owns: a file system that is made for a run ([`Files`]), the set of files, threads as tasks that
+//! work on it without a pause, what came of each kind of call ([`Work`]). Promises: every byte that
+//! is read is compared with what was written; the same seed gives the same run; a file system that
+//! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
+//! which layers are below.
+//!
+//! A call costs the host what submitting a request does (`host.submit`). Folders are looked up
+//! once, when they are made, as a kernel's cache of names would have them; files at each call.
+
+mod contents;
+
+use crate::experiment::FileSystem;
+use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
+use crate::histogram::Latencies;
+use crate::run::{
+    CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
+};
+use contents::Contents;
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES, mutant};
+use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
+use flashlane_ftl::block::BlockOp;
+use flashlane_ftl::stats::FtlStats;
+use flashlane_parafs::{
+    Fs, FsError, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, check, mkfs,
+};
+use flashlane_rt::{CoreId, Cx, Join};
+use serde::Serialize;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// When a job ends; the first that comes about counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Until {
+    /// Calls of its threads that were no skips.
+    pub ops: Option<u64>,
+    #[serde(rename = "runtime_ns")]
+    pub runtime: Option<Ns>,
+    /// Bytes that its threads have written.
+    #[serde(rename = "written_bytes")]
+    pub written: Option<Bytes>,
+}
+
+/// A personality with its numbers; the seed is the run's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileJob {
+    pub name: String,
+    pub settings: Settings,
+    pub until: Until,
+}
+
+/// Why files could not be worked on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    #[error(
+        "it is too small for a file system: {source}; give the device more chunks (`[device.geometry] \
+         chunks_per_pu`) or fewer channels, or S-FTL a larger region for metadata (`meta_percent`)"
+    )]
+    Small { source: LayoutError },
+    #[error(
+        "it is too small for a file system: what its heads and cleaning need leaves nothing for files; \
+         give the device more chunks (`[device.geometry] chunks_per_pu`) or fewer channels"
+    )]
+    NothingLeft,
+    #[error("{what}: {source}")]
+    Fs { what: &'static str, source: FsError },
+    #[error(
+        "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
+         them fewer or smaller (`nfiles`, `filesize`, `prealloc`), or the device larger \
+         (`[device.geometry] chunks_per_pu`)"
+    )]
+    Room { job: String, wanted: Bytes, there: Bytes },
+    #[error(
+        "{calls} calls of `{job}` took no time at all, so it would never end: let the host's work cost \
+         something (`costs` under [run]), or end it by `ops`"
+    )]
+    NoTime { job: String, calls: u64 },
+    #[error(
+        "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
+         files fewer or smaller (`nfiles`, `filesize`), or the device larger"
+    )]
+    Full { job: String, calls: u64, why: FsError },
+}
+
+fn failed(what: &'static str) -> impl Fn(FsError) -> FileError {
+    move |source| FileError::Fs { what, source }
+}
+
+/// Bytes that a thread reads or writes at once at most: more than a file system takes in one step
+/// would only take memory.
+const PIECE: u64 = 1 << 20;
+/// A thread that has found no file in a whole loop looks again so much later.
+const IDLE: Ns = Ns::from_us(10);
+/// Calls at one instant, and calls that fail with nothing written meanwhile, by which a run has no
+/// end.
+const CALLS_MAX: u64 = 1 << 20;
+const FAILURES_MAX: u64 = 100_000;
+/// Calls between two looks at the monitor.
+const LOOK_EVERY: u64 = 512;
+/// Types and permissions of what is made.
+const FOLDER: u16 = 0o040_755;
+const FILE: u16 = 0o100_644;
+
+/// A mounted file system, made for a run.
+pub(crate) struct Files {
+    fs: Arc<Fs>,
+    medium: Medium,
+}
+
+impl Files {
+    /// Makes a file system on a medium, and mounts it.
+    ///
+    /// # Errors
+    /// The medium can't have one.
+    pub(crate) async fn make(
+        cx: &Cx,
+        medium: Medium,
+        like: &FileSystem,
+    ) -> Result<Files, FileError> {
+        let layout = medium.plan(PAGE_SECTORS, SEGMENT_PAGES);
+        let layout = layout.map_err(|source| FileError::Small { source })?;
+        let make = Make { spare_segments: like.spare_segments, ..Make::default() };
+        mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {
+            FsError::NoSpace => FileError::NothingLeft,
+            source => FileError::Fs { what: "making a file system", source },
+        })?;
+        let mounted = Fs::mount(cx, medium.clone(), like.options).await;
+        let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
+        Ok(Files { fs, medium })
+    }
+
+    /// Sectors that files and nodes can have, and those that they have.
+    pub(crate) fn sectors(&self) -> (u64, u64) {
+        let space = self.fs.space();
+        let sectors = u64::from(space.page_bytes) / SECTOR_BYTES as u64;
+        (space.pages * sectors, (space.pages - space.free) * sectors)
+    }
+
+    /// Whether the first files of all jobs have room, each with an inode, and folders.
+    ///
+    /// # Errors
+    /// They have not.
+    pub(crate) fn fits(&self, jobs: &[&FileJob], seed: u64) -> Result<(), FileError> {
+        let space = self.fs.space();
+        let page = u64::from(space.page_bytes);
+        let mut free = space.free;
+        for (index, job) in jobs.iter().enumerate() {
+            let tree = Tree::draw(&seeded(job, seed, index));
+            let there = tree.files.iter().chain(&tree.log).filter(|file| file.there);
+            let pages: u64 = there.map(|file| 1 + file.bytes.div_ceil(page)).sum();
+            let pages = pages + 2 * tree.folders.len() as u64;
+            if pages > free {
+                let (wanted, there) = (Bytes::new(pages * page), Bytes::new(free * page));
+                return Err(FileError::Room { job: job.name.clone(), wanted, there });
+            }
+            free -= pages;
+        }
+        Ok(())
+    }
+
+    /// Prepares the files of all jobs, then has their threads work.
+    ///
+    /// # Errors
+    /// Something can't be done, and it is no error that a run is about.
+    pub(crate) async fn run(
+        &self,
+        cx: &Cx,
+        subject: Subject,
+        plan: &RunPlan,
+        monitor: Rc<dyn Monitor>,
+    ) -> Result<Measured, FileError> {
+        let asked = plan.work.iter().filter_map(|work| match work {
+            Asked::Files(job) => Some(job),
+            _ => None,
+        });
+        let asked: Vec<&FileJob> = asked.collect();
+        self.fits(&asked, plan.seed)?;
+        let jobs = asked.iter().enumerate();
+        let jobs = jobs.map(|(index, job)| Rc::new(Job::new(job, plan.seed, index))).collect();
+        let bench = Rc::new(Bench {
+            fs: self.fs.clone(),
+            subject,
+            monitor,
+            submit_cost: cx.stage_cost("host.submit"),
+            jobs,
+            recorder: RefCell::default(),
+            calls: RefCell::default(),
+            written: Cell::new(0),
+            done: Cell::new(0),
+            instant: Cell::new((Ns::ZERO, 0)),
+            failures: Cell::new(0),
+            last: Cell::new(Ns::ZERO),
+            end: RefCell::new(None),
+        });
+        for job in &bench.jobs {
+            bench.prepare(cx, job).await?;
+        }
+        let prepared = bench.done.replace(0);
+        // What the preparation left to be written is none of the measured part.
+        self.fs.sync(cx).await.map_err(failed("writing the first files back"))?;
+        if !bench.is_over() && plan.rest > Ns::ZERO {
+            cx.sleep(plan.rest).await;
+        }
+        let (capacity, used) = self.sectors();
+        let (before, below) = (bench.stats(), (bench.subject.stats)());
+        let (course, by_then) = (bench.course(), self.fs.stats());
+        let cpu = CpuSpan::until_now(cx);
+        let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
+        bench.recorder.borrow_mut().begin(cx.now(), &bench.subject.watch);
+        bench.last.set(cx.now());
+        (bench.subject.begin)();
+        bench.work(cx).await;
+        {
+            let mut recorder = bench.recorder.borrow_mut();
+            recorder.end = recorder.end.max(bench.last.get());
+            recorder.close(&|| bench.course());
+        }
+        let cpu = CpuSpan::until_now(cx).since(&cpu);
+        let to = bench.subject.contention.as_ref().map(|look| look(cx.now()));
+        let contention = to.zip(contention).map(|(to, from)| to.since(&from));
+        // What the threads wrote is in pages in memory: it counts once it is on the medium.
+        if let Err(e) = self.fs.sync(cx).await {
+            bench.over(End::of(e, "sync"));
+        }
+        let (mut interrupted, mut read_only, mut broken) = (false, None, None);
+        match bench.end.take() {
+            Some(End::Interrupted) => interrupted = true,
+            Some(End::ReadOnly(why)) => read_only = Some(why),
+            Some(End::Broken(why)) => broken = Some(why),
+            Some(End::Error(e)) => return Err(e),
+            None => {}
+        }
+        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
+        let recorder = bench.recorder.take();
+        let work = Work {
+            calls: bench.calls.take(),
+            prepared_files: prepared,
+            prepared_bytes: bench.jobs.iter().map(|job| job.tree.bytes()).sum(),
+            written_below: now_below.host_written - below.host_written,
+            read_below: now_below.host_read - below.host_read,
+            stats: self.fs.stats().since(&by_then),
+            checked: None,
+            broken,
+        };
+        Ok(Measured {
+            steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
+            recorder,
+            before,
+            after,
+            interrupted,
+            read_only,
+            prepared: Prepared { rest_ns: plan.rest.as_ns(), ..Prepared::default() },
+            mapped: (used, self.sectors().1),
+            capacity,
+            submit_cost: bench.submit_cost,
+            cpu,
+            contention,
+            replayed: Vec::new(),
+            ended_in_ramp: false,
+            files: Some(work),
+        })
+    }
+
+    /// Looks through the tables in memory, unmounts, and checks what is on the medium then.
+    ///
+    /// # Errors
+    /// Something is not as it must be.
+    pub(crate) async fn end(&self, cx: &Cx) -> Result<Checked, String> {
+        let walked = self.fs.walk().map_err(|why| format!("the file system in memory: {why}"));
+        self.fs.unmount(cx).await.map_err(|e| format!("unmounting the file system: {e}"))?;
+        walked?;
+        let report = check(cx, &self.medium).await;
+        let report = report.map_err(|e| format!("checking the file system: {e}"))?;
+        match (report.problems.first(), report.clean) {
+            (Some(first), _) => {
+                Err(format!("the file system has {} faults: {first}", report.found))
+            }
+            (None, false) => Err("the file system was unmounted, and does not say so".into()),
+            (None, true) => Ok(Checked::of(&report)),
+        }
+    }
+}
+
+/// Seconds since the run began; it begins in 1970.
+fn now(cx: &Cx) -> Time {
+    let ns = cx.now().as_ns();
+    Time { seconds: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+}
+
+/// What came of a run on files.
+pub struct Work {
+    /// By kind, in the order of [`Kind::ALL`].
+    pub calls: Calls,
+    pub prepared_files: u64,
+    pub prepared_bytes: u64,
+    /// Sectors that the file system wrote to what is below it in the measured part, and read.
+    pub written_below: u64,
+    pub read_below: u64,
+    /// What the file system did in it.
+    pub stats: Stats,
+    /// What the check at the end has looked at.
+    pub checked: Option<Checked>,
+    /// A call that must not fail did.
+    pub broken: Option<String>,
+}
+
+/// What the check at the end has looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Checked {
+    pub files: u64,
+    pub directories: u64,
+    pub nodes: u64,
+    pub pages: u64,
+}
+
+impl Checked {
+    fn of(report: &Report) -> Checked {
+        let Report { files, directories, nodes, pages, .. } = *report;
+        Checked { files, directories, nodes, pages }
+    }
+}
+
+/// Calls of one kind.
+#[derive(Clone, Default)]
+pub struct CallRecord {
+    /// Of those that ended well.
+    pub latency: Latencies,
+    /// Read or written.
+    pub bytes: u64,
+    pub failed: u64,
+    /// That found no file.
+    pub skipped: u64,
+}
+
+/// By kind, in the order of [`Kind::ALL`].
+pub type Calls = [CallRecord; Kind::ALL.len()];
+
+/// Why nothing more is done.
+enum End {
+    Interrupted,
+    /// The file system takes nothing any more.
+    ReadOnly(String),
+    /// A call failed that can't.
+    Broken(String),
+    Error(FileError),
+}
+
+impl End {
+    /// An error that is not one of those which a run may meet.
+    fn of(e: FsError, what: &str) -> End {
+        match e {
+            FsError::ReadOnly(why) => End::ReadOnly(why),
+            e => End::Broken(format!("{what}: {e}")),
+        }
+    }
+}
+
+/// A job under way.
+struct Job {
+    asked: FileJob,
+    /// Its place in the plan, and the name of its folder.
+    index: usize,
+    tree: Tree,
+    rotation: RefCell<Rotation>,
+    contents: RefCell<Contents>,
+    /// Of each file the folder that it is in, and its name there; the log is the last.
+    places: RefCell<Vec<(Nid, String)>>,
+    /// Calls that have begun.
+    begun: Cell<u64>,
+    written: Cell<u64>,
+}
+
+/// The settings of a job that is this far down in the plan.
+fn seeded(job: &FileJob, seed: u64, index: usize) -> Settings {
+    Settings { seed: seed.wrapping_add(index as u64), ..job.settings.clone() }
+}
+
+impl Job {
+    fn new(asked: &FileJob, seed: u64, index: usize) -> Job {
+        let settings = seeded(asked, seed, index);
+        let tree = Tree::draw(&settings);
+        let files = tree.files.len() + tree.log.iter().len();
+        Job {
+            index,
+            rotation: Rotation::new(tree.files.iter().map(|file| file.there)).into(),
+            contents: Contents::new(settings.seed, files).into(),
+            places: RefCell::default(),
+            begun: Cell::new(0),
+            written: Cell::new(0),
+            asked: FileJob { settings, ..asked.clone() },
+            tree,
+        }
+    }
+
+    fn place(&self, file: usize) -> (Nid, String) {
+        self.places.borrow()[file].clone()
+    }
+
+    /// The path of a file, for people.
+    fn path(&self, file: usize) -> &str {
+        &self.tree.files.get(file).or(self.tree.log.as_ref()).expect("it is of the tree").path
+    }
+}
+
+/// What all threads of a run share.
+struct Bench {
+    fs: Arc<Fs>,
+    subject: Subject,
+    monitor: Rc<dyn Monitor>,
+    submit_cost: Ns,
+    jobs: Vec<Rc<Job>>,
+    recorder: RefCell<Recorder>,
+    calls: RefCell<Calls>,
+    /// Bytes that threads have written.
+    written: Cell<u64>,
+    /// Files made, or calls done.
+    done: Cell<u64>,
+    /// When the last call ended, and how many have ended then.
+    instant: Cell<(Ns, u64)>,
+    /// Calls that failed since the last one that wrote.
+    failures: Cell<u64>,
+    /// The end of the last call.
+    last: Cell<Ns>,
+    end: RefCell<Option<End>>,
+}
+
+/// What a thread holds.
+#[derive(Default)]
+struct Hands {
+    open: Option<(usize, Nid)>,
+    log: Option<Nid>,
+    room: Vec<u8>,
+}
+
+impl Bench {
+    fn is_over(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+
+    fn over(&self, end: End) {
+        self.end.borrow_mut().get_or_insert(end);
+    }
+
+    /// The counters of the layers below; what the host wrote is what the threads did.
+    fn stats(&self) -> FtlStats {
+        let host_written = self.written.get() / SECTOR_BYTES as u64;
+        FtlStats { host_written, ..(self.subject.stats)() }
+    }
+
+    /// As [`Bench::stats`], with what the file system has cleaned: a course is steady or not by
+    /// both.
+    fn course(&self) -> FtlStats {
+        let (stats, fs) = (self.stats(), self.fs.stats());
+        let cleaned = fs.foreground_victims + fs.background_victims + fs.wear_victims;
+        FtlStats { gc_victims: stats.gc_victims + cleaned, ..stats }
+    }
+
+    fn look(&self, stage: &'static str, total: Option<u64>) {
+        self.monitor.progress(stage, self.done.get(), total);
+        if self.monitor.interrupted() {
+            self.over(End::Interrupted);
+        }
+    }
+
+    /// Makes folders and the first files.
+    async fn prepare(&self, cx: &Cx, job: &Job) -> Result<(), FileError> {
+        let what = failed("making the first files");
+        let folder = New { mode: FOLDER, ..New::default() };
+        let mut folders: BTreeMap<&str, Nid> = BTreeMap::new();
+        let name = job.index.to_string();
+        let made = self.fs.create(cx, ROOT, name.as_bytes(), &folder, now(cx)).await;
+        folders.insert("", made.map_err(&what)?.ino);
+        for path in &job.tree.folders {
+            let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let parent = folders[parent];
+            let made = self.fs.create(cx, parent, name.as_bytes(), &folder, now(cx)).await;
+            folders.insert(path, made.map_err(&what)?.ino);
+        }
+        let all = job.tree.files.iter().chain(&job.tree.log);
+        let place = |file: &Planned| {
+            let (parent, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
+            (folders[parent], name.to_string())
+        };
+        *job.places.borrow_mut() = all.map(place).collect();
+        let log = job.tree.log.iter().map(|_| job.tree.files.len());
+        let first = job.tree.order.iter().copied().filter(|file| job.tree.files[*file].there);
+        let total = job.tree.files.iter().filter(|file| file.there).count() as u64;
+        let mut room = Vec::new();
+        for file in first.chain(log) {
+            if self.done.get().is_multiple_of(LOOK_EVERY) {
+                self.look("files", Some(total));
+            }
+            if self.is_over() {
+                break;
+            }
+            let ino = self.create(cx, job, file).await.map_err(&what)?;
+            let bytes = job.tree.files.get(file).or(job.tree.log.as_ref()).map_or(0, |f| f.bytes);
+            self.append(cx, job, (file, ino), bytes, &mut room).await.map_err(&what)?;
+            self.fs.release(cx, ino).await.map_err(&what)?;
+            self.done.set(self.done.get() + 1);
+        }
+        self.written.set(0);
+        job.written.set(0);
+        Ok(())
+    }
+
+    /// All threads of all jobs, to their ends.
+    async fn work(self: &Rc<Bench>, cx: &Cx) {
+        let mut threads: Vec<Join<()>> = Vec::new();
+        let begin = cx.now();
+        for job in &self.jobs {
+            for number in 0..job.asked.settings.threads {
+                let cx = cx.on_core(CoreId(threads.len() as u32 % cx.cores()));
+                let (me, job) = (self.clone(), job.clone());
+                let end = job.asked.until.runtime.map(|time| begin + time);
+                threads.push(
+                    cx.clone().spawn_join(async move { me.thread(&cx, &job, number, end).await }),
+                );
+            }
+        }
+        for thread in threads {
+            thread.await;
+        }
+    }
+
+    /// Whether a job begins one more call.
+    fn goes_on(&self, cx: &Cx, job: &Job, end: Option<Ns>) -> bool {
+        let until = &job.asked.until;
+        !self.is_over()
+            && end.is_none_or(|end| cx.now() < end)
+            && until.ops.is_none_or(|ops| job.begun.get() < ops)
+            && until.written.is_none_or(|bytes| job.written.get() < bytes.get())
+    }
+
+    async fn thread(&self, cx: &Cx, job: &Job, number: u32, end: Option<Ns>) {
+        let mut actor = Actor::new(&job.asked.settings, number);
+        let mut hands = Hands::default();
+        // Something of this loop was no skip.
+        let mut busy = false;
+        while self.goes_on(cx, job, end) {
+            let call = actor.next(&job.tree, &mut job.rotation.borrow_mut());
+            let ok = match call {
+                Call::Skip(kind) => {
+                    self.calls.borrow_mut()[kind as usize].skipped += 1;
+                    true
+                }
+                call => {
+                    busy = true;
+                    job.begun.set(job.begun.get() + 1);
+                    self.timed(cx, job, call, &mut hands).await
+                }
+            };
+            let loops = actor.loops;
+            match ok {
+                true => actor.done(call, &mut job.rotation.borrow_mut()),
+                false => actor.failed(call, &mut job.rotation.borrow_mut()),
+            }
+            if actor.loops > loops {
+                match std::mem::take(&mut busy) {
+                    true => cx.yield_now().await,
+                    false => cx.sleep(IDLE).await,
+                }
+            }
+        }
+        for ino in hands.open.map(|(_, ino)| ino).into_iter().chain(hands.log) {
+            if let Err(e) = self.fs.release(cx, ino).await {
+                self.over(End::of(e, "closefile"));
+            }
+        }
+    }
+
+    /// Does a call and records it. False when it failed.
+    async fn timed(&self, cx: &Cx, job: &Job, call: Call, hands: &mut Hands) -> bool {
+        let start = cx.now();
+        if self.submit_cost > Ns::ZERO {
+            cx.cpu(self.submit_cost).await;
+        }
+        let (kind, about) = (call.kind(), Some(job.index));
+        let result = self.call(cx, job, call, hands).await;
+        let now = cx.now();
+        let op = match kind {
+            Kind::ReadWhole => Some(BlockOp::Read),
+            Kind::WriteWhole | Kind::Append | Kind::AppendLog => Some(BlockOp::Write),
+            Kind::Fsync => Some(BlockOp::Flush),
+            _ => None,
+        };
+        self.recorder.borrow_mut().request(about, start, result.is_ok());
+        if let (Ok(bytes), Some(op)) = (&result, op) {
+            let course = || self.course();
+            self.recorder.borrow_mut().operation(about, op, *bytes, start, now, &course);
+        }
+        self.last.set(self.last.get().max(now));
+        let ok = result.is_ok();
+        {
+            let mut calls = self.calls.borrow_mut();
+            let record = &mut calls[kind as usize];
+            match &result {
+                Ok(bytes) => {
+                    record.latency.record((now - start).as_ns());
+                    record.bytes += bytes;
+                }
+                Err(_) => record.failed += 1,
+            }
+        }
+        self.note(job, now, op, result.err(), kind);
+        self.done.set(self.done.get() + 1);
+        if self.done.get().is_multiple_of(LOOK_EVERY) {
+            self.look("run", job.asked.until.ops);
+        }
+        ok
+    }
+
+    /// Sees whether this can go on.
+    fn note(&self, job: &Job, now: Ns, op: Option<BlockOp>, error: Option<FsError>, kind: Kind) {
+        let (last, calls) = self.instant.get();
+        let calls = if now == last { calls + 1 } else { 0 };
+        self.instant.set((now, calls));
+        let name = || job.asked.name.clone();
+        if calls >= CALLS_MAX && job.asked.until.ops.is_none() {
+            self.over(End::Error(FileError::NoTime { job: name(), calls }));
+        }
+        match error {
+            // Whatever else goes well: a full file system is one that takes no bytes.
+            None if op == Some(BlockOp::Write) => self.failures.set(0),
+            None => {}
+            Some(why @ (FsError::NoSpace | FsError::Io(_))) => {
+                if let FsError::Io(_) = why {
+                    self.recorder.borrow_mut().uncorrectable += 1;
+                }
+                let calls = self.failures.get() + 1;
+                self.failures.set(calls);
+                if calls >= FAILURES_MAX {
+                    self.over(End::Error(FileError::Full { job: name(), calls, why }));
+                }
+            }
+            Some(e) => self.over(End::of(e, kind.word())),
+        }
+    }
+
+    /// Does a call; how many bytes it moved.
+    async fn call(
+        &self,
+        cx: &Cx,
+        job: &Job,
+        call: Call,
+        hands: &mut Hands,
+    ) -> Result<u64, FsError> {
+        let fs = &self.fs;
+        match call {
+            Call::Create(file) => {
+                hands.open = Some((file, self.create(cx, job, file).await?));
+            }
+            Call::Open(file) => {
+                let (folder, name) = job.place(file);
+                let ino = fs.lookup(cx, folder, name.as_bytes()).await?.ino;
+                fs.open(cx, ino).await?;
+                hands.open = Some((file, ino));
+            }
+            Call::Delete(file) => {
+                let (folder, name) = job.place(file);
+                fs.unlink(cx, folder, name.as_bytes(), now(cx)).await?;
+            }
+            Call::Stat(file) => {
+                let (folder, name) = job.place(file);
+                fs.lookup(cx, folder, name.as_bytes()).await?;
+            }
+            Call::Write(Kind::AppendLog, bytes) => {
+                let file = job.tree.files.len();
+                // Opened at the first line, and kept.
+                let ino = match hands.log {
+                    Some(ino) => ino,
+                    None => {
+                        let (folder, name) = job.place(file);
+                        let ino = fs.lookup(cx, folder, name.as_bytes()).await?.ino;
+                        fs.open(cx, ino).await?;
+                        *hands.log.insert(ino)
+                    }
+                };
+                self.append(cx, job, (file, ino), bytes, &mut hands.room).await?;
+                return Ok(bytes);
+            }
+            Call::Close => {
+                if let Some((_, ino)) = hands.open.take() {
+                    fs.release(cx, ino).await?;
+                }
+            }
+            Call::Write(..) | Call::Read | Call::Fsync => {
+                let Some(open) = hands.open else { return Ok(0) };
+                match call {
+                    Call::Read => return self.read(cx, job, open, &mut hands.room).await,
+                    Call::Write(_, bytes) => {
+                        self.append(cx, job, open, bytes, &mut hands.room).await?;
+                        return Ok(bytes);
+                    }
+                    _ => fs.fsync(cx, open.1, false).await?,
+                }
+            }
+            Call::Skip(_) => {}
+        }
+        Ok(0)
+    }
+
+    /// Makes an empty file and opens it.
+    async fn create(&self, cx: &Cx, job: &Job, file: usize) -> Result<Nid, FsError> {
+        let (folder, name) = job.place(file);
+        let new = New { mode: FILE, ..New::default() };
+        let ino = self.fs.create(cx, folder, name.as_bytes(), &new, now(cx)).await?.ino;
+        job.contents.borrow_mut().create(file);
+        self.fs.open(cx, ino).await?;
+        Ok(ino)
+    }
+
+    /// Writes behind the end of a file.
+    async fn append(
+        &self,
+        cx: &Cx,
+        job: &Job,
+        (file, ino): (usize, Nid),
+        bytes: u64,
+        room: &mut Vec<u8>,
+    ) -> Result<(), FsError> {
+        let piece = job.asked.settings.io.get().min(PIECE);
+        let range = job.contents.borrow_mut().begin_append(file, bytes);
+        let mut at = range.start;
+        let mut done = Ok(());
+        while at < range.end && done.is_ok() {
+            room.resize((range.end - at).min(piece) as usize, 0);
+            job.contents.borrow().fill(file, at, room);
+            done = self.fs.write(cx, ino, at, room, now(cx)).await;
+            if done.is_ok() {
+                at += room.len() as u64;
+                job.written.set(job.written.get() + room.len() as u64);
+                self.written.set(self.written.get() + room.len() as u64);
+            }
+        }
+        job.contents.borrow_mut().end_append(file, &range, done.is_ok());
+        done
+    }
+
+    /// Reads all of a file, and compares it.
+    async fn read(
+        &self,
+        cx: &Cx,
+        job: &Job,
+        (file, ino): (usize, Nid),
+        room: &mut Vec<u8>,
+    ) -> Result<u64, FsError> {
+        let piece = job.asked.settings.io.get().min(PIECE);
+        let seen = job.contents.borrow().begin_read(file);
+        let (mut at, mut wrong) = (0, 0);
+        loop {
+            // One byte more than there is, so that the end is found.
+            let most = (seen.end() + 1).saturating_sub(at).clamp(1, piece);
+            room.resize(most as usize, 0);
+            let n = self.fs.read(cx, ino, at, room).await?;
+            wrong += job.contents.borrow().wrong(file, &seen, at, &room[..n]);
+            at += n as u64;
+            if n < room.len() {
+                break;
+            }
+        }
+        let missing = seen.least().saturating_sub(at).div_ceil(SECTOR_BYTES as u64);
+        if wrong + missing > 0 && !mutant!("lab.reads-not-compared") {
+            let what = format!(
+                "{}: {wrong} sectors of {} bytes are not what was written, {missing} are missing",
+                job.path(file),
+                seen.end()
+            );
+            self.recorder.borrow_mut().mismatch(what, wrong + missing);
+        }
+        Ok(at)
+    }
+}
+
+#[cfg(test)]
+mod tests;

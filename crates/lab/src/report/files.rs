@@ -1,0 +1,214 @@
+//! What was done on a file system: calls by kind, and what the file system did for them.
+//!
+//! Owns: the numbers, their keys, their tables. Promises: every counter of the file system is in
+//! JSON and CSV under its own name. Never: adds up what different layers count.
+
+use super::numbers::{Report, RunReport};
+use crate::histogram::LatencyNs;
+use crate::personality::{Checked, Work};
+use crate::words::{aligned, aligned_left, grouped, row, short};
+use flashlane_base::counters::Counters;
+use flashlane_base::{Bytes, Ns};
+use flashlane_files::Kind;
+use flashlane_parafs::Stats;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What was done on a file system in the measured part.
+#[derive(Clone, Debug, Serialize)]
+pub struct FilesReport {
+    /// Calls per second, skips apart.
+    pub calls_per_second: f64,
+    /// By Filebench's word, those that its personalities have.
+    pub calls: BTreeMap<&'static str, CallReport>,
+    /// Files that were made before, and their bytes.
+    pub prepared_files: u64,
+    pub prepared_bytes: u64,
+    /// What the file system wrote to the layers below, with all that was waiting in memory at the
+    /// end, and read from there.
+    pub written_below_sectors: u64,
+    pub read_below_sectors: u64,
+    /// Sectors that it wrote over sectors that its users wrote; null where they wrote nothing.
+    pub amplification_ratio: Option<f64>,
+    /// Sectors that the medium programmed over sectors that the file system wrote.
+    pub amplification_below_ratio: Option<f64>,
+    /// What the file system counts.
+    pub file_system: BTreeMap<&'static str, u64>,
+    /// What the check behind the run has looked at, all of it sound; null where it found faults, or
+    /// the file system was read-only.
+    pub checked: Option<Checked>,
+    #[serde(skip)]
+    pub(super) stats: Stats,
+}
+
+/// Calls of one kind.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct CallReport {
+    /// That ended, well or not.
+    pub count: u64,
+    pub failed: u64,
+    /// That found no file to do it to.
+    pub skipped: u64,
+    pub bytes: u64,
+    /// Of those that ended well.
+    pub latency_ns: LatencyNs,
+}
+
+fn ratio(part: u64, of: u64) -> Option<f64> {
+    (of > 0).then(|| part as f64 / of as f64)
+}
+
+impl FilesReport {
+    /// With what its users wrote and the medium programmed, in sectors, and the time that it took.
+    pub(super) fn of(work: &Work, written: u64, programmed: u64, time: Ns) -> FilesReport {
+        let calls = Kind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
+            let report = CallReport {
+                count: record.latency.count() + record.failed,
+                failed: record.failed,
+                skipped: record.skipped,
+                bytes: record.bytes,
+                latency_ns: (&record.latency).into(),
+            };
+            (kind.word(), report)
+        });
+        let calls: BTreeMap<_, _> = calls.filter(|(_, r)| r.count + r.skipped > 0).collect();
+        let all: u64 = calls.values().map(|call| call.count).sum();
+        let seconds = time.as_ns() as f64 / 1e9;
+        FilesReport {
+            calls_per_second: if seconds > 0.0 { all as f64 / seconds } else { 0.0 },
+            calls,
+            prepared_files: work.prepared_files,
+            prepared_bytes: work.prepared_bytes,
+            written_below_sectors: work.written_below,
+            read_below_sectors: work.read_below,
+            amplification_ratio: ratio(work.written_below, written),
+            amplification_below_ratio: ratio(programmed, work.written_below),
+            file_system: named(&work.stats).collect(),
+            checked: work.checked,
+            stats: work.stats,
+        }
+    }
+
+    /// Calls of a kind.
+    pub fn call(&self, kind: Kind) -> CallReport {
+        self.calls.get(kind.word()).copied().unwrap_or_default()
+    }
+}
+
+/// The counters of a file system by name.
+pub(super) fn named(stats: &Stats) -> impl Iterator<Item = (&'static str, u64)> {
+    Stats::SCHEMA.iter().map(|counter| counter.name).zip(stats.numbers())
+}
+
+/// A row per kind of call and stack, below a head; nothing where there is no file system.
+pub(super) fn calls(report: &Report) -> Option<Vec<Vec<String>>> {
+    let head =
+        ["call", "", "calls", "per s", "mean", "p50", "p99", "p99.9", "max", "failed", "skipped"];
+    let mut rows = vec![row(head)];
+    for kind in Kind::ALL {
+        for r in &report.runs {
+            let call = r.files.as_ref().map(|files| files.call(kind)).unwrap_or_default();
+            if call.count + call.skipped == 0 {
+                continue;
+            }
+            let l = call.latency_ns;
+            let per_second = call.count as f64 * 1e9 / r.runtime_ns.max(1) as f64;
+            let mut cells = vec![kind.word().to_string(), r.name.clone()];
+            cells.extend([grouped(call.count), grouped(per_second as u64)]);
+            cells.extend([l.mean, l.p50, l.p99, l.p99_9, l.max].map(short));
+            cells.extend([grouped(call.failed), grouped(call.skipped)]);
+            rows.push(cells);
+        }
+    }
+    // A column of nothing but zeros says nothing.
+    for column in [10, 9] {
+        if rows[1..].iter().all(|cells| cells[column] == "0") {
+            rows.iter_mut().for_each(|cells| drop(cells.remove(column)));
+        }
+    }
+    (rows.len() > 1).then_some(rows)
+}
+
+/// A row per stack, below a head: what its file system did; nothing where there is none.
+pub(super) fn done(report: &Report) -> Option<Vec<Vec<String>>> {
+    let head = [
+        "file system",
+        "data pages",
+        "moved",
+        "nodes",
+        "in place (4K)",
+        "checkpoints",
+        "segments cleaned",
+        "valid in them",
+        "erased",
+    ];
+    let mut rows = vec![row(head)];
+    for r in &report.runs {
+        let Some(FilesReport { stats: s, .. }) = &r.files else { continue };
+        let cleaned = s.foreground_victims + s.background_victims + s.wear_victims;
+        let nodes = s.fsync_nodes + s.checkpoint_nodes;
+        let mut cells = vec![r.name.clone()];
+        cells.extend([s.data_pages, s.moved_pages, nodes, s.meta_sectors].map(grouped));
+        cells.extend([s.checkpoints, cleaned].map(grouped));
+        cells.push(match cleaned {
+            0 => "-".into(),
+            n => format!("{:.1} pages", s.victim_valid_pages as f64 / n as f64),
+        });
+        cells.push(grouped(s.trims));
+        rows.push(cells);
+    }
+    (rows.len() > 1).then_some(rows)
+}
+
+/// Both, for a terminal.
+pub(super) fn tables(report: &Report) -> String {
+    let mut calls = calls(report).unwrap_or_default();
+    let mut last = String::new();
+    for cells in &mut calls {
+        match cells[0] == last {
+            true => cells[0].clear(),
+            false => last.clone_from(&cells[0]),
+        }
+    }
+    let shown = |text: String| if text.is_empty() { text } else { text + "\n" };
+    shown(aligned_left(&calls, 2)) + &shown(aligned(&done(report).unwrap_or_default()))
+}
+
+/// What was there at first, and what the check found at the end.
+pub(super) fn note(r: &RunReport) -> Option<String> {
+    let files = r.files.as_ref()?;
+    let mut text = format!(
+        "{}: {} files of {} at first",
+        r.name,
+        grouped(files.prepared_files),
+        Bytes::new(files.prepared_bytes)
+    );
+    if let Some(c) = &files.checked {
+        text += &format!(
+            "; checked at the end: {} files, {} folders, {} pages, nothing wrong",
+            grouped(c.files),
+            grouped(c.directories),
+            grouped(c.pages + c.nodes)
+        );
+    }
+    Some(text)
+}
+
+/// Where the sectors came from that the medium programmed.
+pub(super) fn amplification(r: &RunReport) -> Option<String> {
+    let files = r.files.as_ref()?;
+    let (above, below) = (files.amplification_ratio?, files.amplification_below_ratio?);
+    let mut text = format!(
+        "The file system wrote {above:.2} sectors per sector that was written to its files, and each \
+         was programmed {below:.2} times."
+    );
+    let page = files.stats;
+    let moved = page.moved_pages as f64 / page.data_pages.max(1) as f64;
+    if moved > 0.0 {
+        text += &format!(" Per page that was written, cleaning moved {moved:.2}.");
+    }
+    if above < 1.0 {
+        text += " What was deleted or written again in memory was never written to it.";
+    }
+    Some(text)
+}
