@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools databases damaged soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,11 +135,15 @@ posix-tools:
 	-[ -x $(TARGET)/tools/bin/pjdfstest ] || CARGO_TARGET_DIR=$(TARGET)/tools/build \
 		$(CARGO) install --quiet --root $(TARGET)/tools fsx@0.3.2 pjdfstest@0.2.2
 
-databases: ## SQLite, RocksDB and MariaDB on a served target whose server is killed under them: minutes
+xfstests: ## xfstests on ParaFS, from the built checkout that XFSTESTS names: hours
+	$(CARGO) build --release
+	sh tests/xfstests.sh
+
+databases: ## SQLite, RocksDB and MariaDB on a served target, and on ParaFS, killed under them: minutes
 	$(CARGO) build --release
 	sh tests/databases.sh
 
 figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
 	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
 
-full: test minutes figures serve-long file-systems ghosts posix databases miri-rings interleave-long soak ## Everything
+full: test minutes figures serve-long file-systems ghosts posix xfstests databases miri-rings interleave-long soak ## Everything

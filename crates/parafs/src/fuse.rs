@@ -142,15 +142,17 @@ impl Mounted {
         (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
             MountOption::FSName(source.into()),
-            MountOption::Subtype("parafs".into()),
+            // `MountOption::Subtype` is lost where root mounts without fusermount.
+            MountOption::CUSTOM("subtype=parafs".into()),
             MountOption::DefaultPermissions,
             if read_only { MountOption::RO } else { MountOption::RW },
         ];
-        // Root's are everybody's, as with any other file system.
-        config.acl = match rustix::process::geteuid().is_root() {
-            true => SessionACL::All,
-            false => SessionACL::Owner,
-        };
+        // Root's are everybody's, and have what any other file system has.
+        config.acl = SessionACL::Owner;
+        if rustix::process::geteuid().is_root() {
+            config.acl = SessionACL::All;
+            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+        }
         let intake = Intake { queue: queue.clone(), fs, came: Vec::new() };
         let port = cx.open_port(&queue.bell, intake);
         let mut session = Session::new(calls, at, &config)?;
