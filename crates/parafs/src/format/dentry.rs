@@ -140,23 +140,26 @@ impl<B: AsRef<[u8]>> Dentries<B> {
 
     /// Where the entry of this name is.
     pub(crate) fn find(&self, name: &[u8], hash: u32) -> Option<u32> {
-        let mut slot = 0;
-        while let Some(found) = self.next(slot) {
-            if get32(self.bytes(), self.entry_at(found)) == hash && self.name(found) == name {
-                return Some(found);
-            }
-            slot = found + 1;
-        }
-        None
+        let (entries, hash) =
+            (&self.bytes()[self.slots.entries..self.slots.names], hash.to_le_bytes());
+        // Few entries have this hash: all else is looked at of those alone.
+        let alike = (0..).zip(entries.chunks_exact(ENTRY)).filter(|(_, entry)| entry[..4] == hash);
+        let is = |slot: &u32| self.next(*slot) == Some(*slot) && self.name(*slot) == name;
+        alike.map(|(slot, _)| slot).find(is)
     }
 
     /// Places side by side for a name of this length.
     pub(crate) fn room(&self, name: usize) -> Option<u32> {
-        let (needed, mut free) = (Slots::taken(name), 0);
-        for slot in 0..self.slots.count {
+        let (needed, mut free, mut slot) = (Slots::taken(name), 0, 0);
+        while slot < self.slots.count {
+            if slot.is_multiple_of(8) && self.bytes()[slot as usize / 8] == u8::MAX {
+                (free, slot) = (0, slot + 8);
+                continue;
+            }
             free = if self.is_taken(slot) { 0 } else { free + 1 };
+            slot += 1;
             if free == needed {
-                return Some(slot + 1 - needed);
+                return Some(slot - needed);
             }
         }
         None
