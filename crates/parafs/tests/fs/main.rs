@@ -5,4 +5,3 @@ mod crash;
 mod crowd;
 mod model;
 mod moments;
-mod world;

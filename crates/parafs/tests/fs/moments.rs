@@ -1,11 +1,13 @@
 //! What only shows at one moment.
 
-use super::world::{DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_parafs::{Fs, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
+use flashlane_testkit::files::{
+    DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound,
+};
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
 

@@ -1,0 +1,1 @@
+//! All short sequences of operations.
