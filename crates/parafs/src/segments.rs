@@ -12,6 +12,7 @@ use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
+use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
@@ -146,6 +147,8 @@ impl Segments {
         for (number, entry) in entries.into_iter().enumerate() {
             let valid = (0..layout.shape.segment_pages).filter(|p| bit(&entry.valid, *p)).count();
             s.all[number].valid = valid as u32;
+            // Of a segment without anything valid the summary tells of an earlier use.
+            s.all[number].asked = valid == 0;
             s.valid += valid as u64;
             s.all[number].entry = entry;
             if valid > 0 {
@@ -392,8 +395,8 @@ impl Segments {
     pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
         let (segment, page) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
-        if s.owners.is_none() {
-            // Of a segment without anything valid the summary tells of an earlier use.
+        // What is valid by the checkpoint keeps its owner, though a mount has taken it away.
+        if s.owners.is_none() && mutant!("parafs.summary-forgotten") {
             s.asked = s.valid == 0;
         }
         let owners = s.owners.get_or_insert_default();

@@ -3,5 +3,6 @@
 mod basic;
 mod crash;
 mod crowd;
+mod every;
 mod model;
 mod moments;

@@ -95,10 +95,8 @@ impl Versions {
             let only = vec![Self::piece(&self.now, i)];
             let all = self.pieces.get(&i).unwrap_or(&only);
             // A file that is shorter than it was then has only a part of the piece.
-            let mut of = |wanted: &Vec<u8>| wanted[..length] == is[..length];
-            // Room that is kept before the content comes is zeros.
-            let zeros = is[..length].iter().all(|b| *b == 0) && all.len() > 1;
-            if !all.iter().any(&mut of) && !zeros {
+            let of = |wanted: &Vec<u8>| wanted[..length] == is[..length];
+            if !all.iter().any(of) {
                 let differ = |p: &Vec<u8>| (0..length).find(|at| p[*at] != is[*at]);
                 let first: Vec<_> =
                     all.iter().map(|p| differ(p).map(|at| (at, is[at], p[at]))).collect();

@@ -31,6 +31,11 @@ impl Disk {
         }
     }
 
+    /// Tells it from others of the same tape: which content each sector has.
+    pub fn identity(&self) -> Vec<(u64, usize)> {
+        self.over.iter().map(|(at, sector)| (*at, sector.as_ptr() as usize)).collect()
+    }
+
     /// The same, of which copies cost nothing.
     pub fn settled(self) -> Disk {
         let mut base = Arc::unwrap_or_clone(self.base);
@@ -56,7 +61,11 @@ pub enum Left {
     Drawn(u64),
 }
 
+/// Who is told of each command, when it has ended: how many there are.
+type Told = Arc<dyn Fn(usize) + Send + Sync>;
+
 struct State {
+    told: Told,
     disk: Disk,
     steps: Vec<Step>,
     /// Ends of commands: how many steps there were then.
@@ -77,9 +86,15 @@ const LATENCY_MAX: Ns = Ns::from_us(20);
 impl Tape {
     pub fn new(disk: Disk, capacity: u64, seed: u64) -> Tape {
         let rng = Rng::stream(seed, "tape", 0);
-        let state = State { disk: disk.clone(), steps: Vec::new(), ends: Vec::new(), rng };
+        let (steps, ends, told): (_, _, Told) = (Vec::new(), Vec::new(), Arc::new(|_| {}));
+        let state = State { told, disk: disk.clone(), steps, ends, rng };
         let info = BlockInfo { capacity, content_bytes: SECTOR_BYTES, layer: "tape" };
         Tape { info, first: disk, state: Mutex::new(state) }
+    }
+
+    /// Tells somebody of each command from now on.
+    pub fn tell(&self, told: impl Fn(usize) + Send + Sync + 'static) {
+        self.state.lock().told = Arc::new(told);
     }
 
     /// Commands that have ended: writes and flushes.
@@ -157,6 +172,9 @@ impl Tape {
         }
         let end = s.steps.len();
         s.ends.push(end);
+        let (told, commands) = (s.told.clone(), s.ends.len());
+        drop(s);
+        told(commands);
         Ok(())
     }
 }
