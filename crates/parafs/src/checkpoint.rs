@@ -218,6 +218,9 @@ impl State {
     /// The checkpoint is durable.
     fn committed(&mut self, m: &Moment) {
         self.version = m.pack.version;
+        self.stats.checkpoints += 1;
+        self.stats.data_pages += m.pages.len() as u64;
+        self.stats.checkpoint_nodes += m.nodes.len() as u64;
         self.nat_copies.clone_from(&m.pack.nat_copies);
         self.sit_copies.clone_from(&m.pack.sit_copies);
         (self.batches, self.window_used) = (0, 0);
@@ -335,15 +338,16 @@ impl Fs {
             return Err(FsError::Io("a node of an fsync could not be written".into()));
         }
         let layout = self.sb.layout;
-        for (segment, _, sectors) in &m.summaries {
-            self.medium.write_meta(cx, layout.summary_at(*segment), sectors).await?;
-        }
-        for (at, sector) in &m.tables {
-            self.medium.write_meta(cx, *at, sector).await?;
-        }
+        let summaries = m.summaries.iter();
+        let summaries =
+            summaries.map(|(segment, _, sectors)| (layout.summary_at(*segment), sectors));
+        let tables = m.tables.iter().map(|(at, sector)| (*at, sector));
+        let all = summaries.chain(tables).map(|(at, sectors)| (at, sectors.clone()));
+        self.write_in_place(cx, all).await?;
         let place = layout.packs[(m.pack.version % 2) as usize];
         let place = if mutant!("parafs.one-pack") { layout.packs[0] } else { place };
         let (all, foot) = m.pack.encode();
+        self.lock().stats.meta_sectors += (all.len() / SECTOR + 1) as u64;
         self.medium.write_meta(cx, place, &all).await?;
         if !mutant!("parafs.foot-unordered") {
             self.flush(cx).await?;
@@ -362,10 +366,11 @@ impl Fs {
         self.lock().trims += 1;
         let (fs, theirs) = (self.clone(), cx.clone());
         cx.spawn(async move {
-            let trimmed = fs.medium.trim(&theirs, &fs.sb.layout, segment).await;
+            let trimmed = fs.trim_segment(&theirs, segment).await;
             {
                 let mut s = fs.lock();
                 s.trims -= 1;
+                s.stats.trims += 1;
                 s.segments.trimmed(segment, trimmed.is_ok());
             }
             fs.changed.wake(&theirs);

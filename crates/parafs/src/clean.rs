@@ -1,22 +1,32 @@
 //! Cleaning: room for what is to come.
 //!
-//! Owns: when somebody cleans, which segment, how its pages are moved. Promises: a page is moved
+//! Owns: when somebody cleans, which segments, how their pages are moved. Promises: a page is moved
 //! only as long as something names it; a segment is free only when a checkpoint has forgotten it;
 //! what a checkpoint needs is there before anybody may make anything dirty. Never: changes a file.
 //!
-//! Foreground cleaning takes the segment with the fewest valid pages (ParaFS paper, 3.3), has its
-//! pages written to the heads again, and takes one checkpoint for several segments.
+//! **When room is short** (the paper's foreground paraGC, 3.3) the segments with the fewest valid
+//! pages are taken, their pages go to heads of their heat, and one checkpoint frees all of them;
+//! their erases are not waited for. With [`Cleaners::PerRegion`] each region that is short has a
+//! cleaner of its own, all at a time, and they begin before anybody has to wait for room.
+//!
+//! **In idle time** (background paraGC, `idle.rs`) segments are taken by cost and benefit, their
+//! pages go to cold heads, and neither a checkpoint nor an erase follows.
 
 use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
-use crate::fs::Fs;
+use crate::fs::{Cleaners, Fs};
 use crate::state::{Need, State, Step, Stop};
-use crate::write::By;
-use flashlane_rt::Cx;
+use crate::write::{By, FilePage};
+use flashlane_rt::{Cx, Join};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Segments that are emptied before a checkpoint frees them.
+/// Segments that one cleaner empties before a checkpoint frees them.
 const VICTIMS: u32 = 4;
+/// The same of each cleaner of a region.
+const VICTIMS_OF_REGION: usize = 2;
+/// Pages of a victim that are looked at, and read, at a time.
+const AT_ONCE: usize = 8;
 
 /// A page of a segment that is being emptied.
 enum Moved {
@@ -40,6 +50,12 @@ impl State {
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
     fn free_min(&self) -> u32 {
         self.layout.shape.regions.min(8) + 4 + self.free_for_nodes()
+    }
+
+    /// Free segments from which on cleaners of regions begin: each region has one more to write to.
+    fn free_low(&self) -> u32 {
+        let spare = self.layout.shape.segments() - self.segments_for_users();
+        self.free_min() + self.layout.shape.regions.min(spare / 8)
     }
 
     /// A checkpoint would write more than may be lost for want of room.
@@ -70,7 +86,7 @@ impl State {
     }
 
     /// Makes dirty what a page of a victim holds.
-    fn take_out(&mut self, segment: u32, page: u32, owner: Owner) -> Step<Moved> {
+    fn take_out(&mut self, segment: u32, page: u32, owner: Owner, by: By) -> Step<Moved> {
         let addr = self.layout.addr(segment, page);
         if !self.segments.is_valid(addr) {
             return Ok(Moved::Gone);
@@ -81,6 +97,9 @@ impl State {
                 return Ok(Moved::Gone);
             }
             self.node_mut(owner.nid)?;
+            if by == By::IdleCleaner {
+                self.cold_nodes.insert(owner.nid);
+            }
             return Ok(Moved::Node);
         }
         if entry.ino == 0 {
@@ -106,26 +125,68 @@ impl State {
         self.pages.change(ino, index, bytes);
         Ok(Moved::Page(ino, index))
     }
+
+    /// For each region that has less than its share of `wanted` free segments, those that are cleaned
+    /// soonest: as many as there is room to move their pages to. Where no such region has any, the
+    /// one of all that is.
+    fn victims(&self, wanted: u32) -> Vec<Vec<u32>> {
+        let share = wanted.div_ceil(self.layout.shape.regions);
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let mut room = u64::from(self.segments.free().saturating_sub(1)) * pages / 2;
+        let mut all = Vec::new();
+        for region in 0..self.layout.shape.regions {
+            if self.segments.free_of(region) >= share {
+                continue;
+            }
+            let mut of_region = self.segments.victims(region, VICTIMS_OF_REGION);
+            of_region.retain(|victim| {
+                let valid = u64::from(self.segments.get(*victim).valid);
+                let fits = valid <= room;
+                room -= if fits { valid } else { 0 };
+                fits
+            });
+            if !of_region.is_empty() {
+                all.push(of_region);
+            }
+        }
+        if all.is_empty() {
+            all.extend(self.segments.victim().map(|victim| vec![victim]));
+        }
+        all
+    }
 }
 
 impl Fs {
     /// Has room for an operation: called before anything is changed, and by nobody who cleans.
     pub(crate) async fn balance(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        self.lock().asked(cx.now());
         if self.lock().is_due(self.options.dirty_nodes) {
             self.checkpoint(cx).await?;
         }
-        let has_room = |s: &State| s.segments.free() >= s.free_min();
-        if has_room(&self.lock()) {
+        let (free, min, low, cleaning) = {
+            let s = self.lock();
+            (s.segments.free(), s.free_min(), s.free_low(), s.cleaning)
+        };
+        if free >= min {
+            if free < low && !cleaning && self.options.cleaners == Cleaners::PerRegion {
+                self.clean_aside(cx);
+            }
             return Ok(());
         }
+        self.lock().stats.room_waits += 1;
         self.make_room(cx).await
     }
 
     /// Has at least as much room as an operation needs, as far as there is any to win. One cleans at
-    /// a time; the others wait for it.
+    /// a time, and the others wait for it.
     pub(crate) async fn make_room(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
         if self.lock().cleaning {
-            self.changed.wait(cx, || !self.lock().cleaning).await;
+            // Whoever cleans may go on for the sake of others.
+            let enough = || {
+                let s = self.lock();
+                !s.cleaning || s.segments.free() >= s.free_min()
+            };
+            self.changed.wait(cx, enough).await;
             return match self.lock().segments.free() {
                 0 => Err(FsError::NoSpace),
                 _ => Ok(()),
@@ -138,18 +199,33 @@ impl Fs {
         outcome
     }
 
+    /// Cleaners begin, and nobody waits for them.
+    fn clean_aside(self: &Arc<Fs>, cx: &Cx) {
+        self.lock().cleaning = true;
+        let (fs, theirs) = (self.clone(), cx.clone());
+        cx.spawn(async move {
+            // What went wrong is said to whoever needs the room.
+            let _ = fs.clean(&theirs).await;
+            fs.lock().cleaning = false;
+            fs.changed.wake(&theirs);
+        });
+    }
+
     async fn clean(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let one = self.options.cleaners == Cleaners::One;
         let mut before = None;
         loop {
             let (free, wanted, empty, trims) = {
                 let s = self.lock();
-                (s.segments.free(), s.free_min() + 2, s.segments.empty(), s.trims)
+                let wanted = if one { s.free_min() + 2 } else { s.free_low() + 2 };
+                (s.segments.free(), wanted, s.segments.empty(), s.trims)
             };
             if free >= wanted {
                 return Ok(());
             }
-            if trims > 0 {
-                self.changed.wait(cx, || self.lock().trims == 0).await;
+            // What is being erased comes without another victim.
+            if trims > 0 && (one || free + trims >= wanted || free < 2) {
+                self.changed.wait(cx, || self.lock().trims < trims).await;
                 continue;
             }
             // Segments that heads have and have not begun.
@@ -157,50 +233,96 @@ impl Fs {
                 continue;
             }
             // Each time round something must be won.
-            let now = (free, self.lock().segments.valid());
+            let now = (free + trims, self.lock().segments.valid());
             if before.replace(now) == Some(now) && empty == 0 {
                 return if free > 0 { Ok(()) } else { Err(FsError::NoSpace) };
             }
-            let mut emptied = empty;
-            while emptied < VICTIMS {
-                let Some(victim) = self.lock().segments.victim() else { break };
-                // What it holds has to go somewhere.
-                let (free, pages) = {
-                    let s = self.lock();
-                    (s.segments.free(), s.layout.shape.segment_pages)
-                };
-                if free == 0 && self.lock().segments.get(victim).valid > pages / 2 {
-                    break;
-                }
-                match self.empty(cx, victim).await {
-                    Ok(()) => emptied += 1,
-                    // A checkpoint frees what was won so far.
-                    Err(FsError::NoSpace) => break,
-                    Err(e) => return Err(e),
-                }
+            match one {
+                true => self.empty_one_by_one(cx, empty).await?,
+                false => self.empty_by_region(cx, wanted).await?,
             }
             self.checkpoint(cx).await?;
+            self.changed.wake(cx);
         }
     }
 
+    /// Empties some segments, one after the other. `empty` ones a checkpoint frees already.
+    async fn empty_one_by_one(self: &Arc<Fs>, cx: &Cx, empty: u32) -> Result<()> {
+        for _ in empty..VICTIMS {
+            let Some(victim) = self.lock().segments.victim() else { break };
+            // What it holds has to go somewhere.
+            let (free, pages) = {
+                let s = self.lock();
+                (s.segments.free(), s.layout.shape.segment_pages)
+            };
+            if free == 0 && self.lock().segments.get(victim).valid > pages / 2 {
+                break;
+            }
+            match self.empty(cx, victim, By::Cleaner).await {
+                Ok(()) => self.lock().stats.foreground_victims += 1,
+                // A checkpoint frees what was won so far.
+                Err(FsError::NoSpace) => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties some segments of each region that is short of free ones, all regions at a time.
+    async fn empty_by_region(self: &Arc<Fs>, cx: &Cx, wanted: u32) -> Result<()> {
+        let victims = self.lock().victims(wanted);
+        let cleaners: Vec<Join<Result<()>>> = victims
+            .into_iter()
+            .map(|of_region| {
+                let (fs, theirs) = (self.clone(), cx.clone());
+                cx.spawn_join(async move {
+                    for victim in of_region {
+                        fs.empty(&theirs, victim, By::Cleaner).await?;
+                        fs.lock().stats.foreground_victims += 1;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let mut outcome = Ok(());
+        for cleaner in cleaners {
+            match cleaner.await {
+                // A checkpoint frees what was won so far.
+                Ok(()) | Err(FsError::NoSpace) => {}
+                Err(e) => outcome = Err(e),
+            }
+        }
+        outcome
+    }
+
     /// Moves all pages out of a segment; nodes go with the next checkpoint.
-    async fn empty(self: &Arc<Fs>, cx: &Cx, segment: u32) -> Result<()> {
+    pub(crate) async fn empty(self: &Arc<Fs>, cx: &Cx, segment: u32, by: By) -> Result<()> {
         let owners = self.with(cx, |s| s.owners(segment)).await?;
-        let mut files: Vec<(Nid, u64)> = Vec::new();
-        for (page, owner) in owners {
-            match self.with(cx, |s| s.take_out(segment, page, owner)).await {
+        self.lock().stats.victim_valid_pages += owners.len() as u64;
+        let mut files: Vec<FilePage> = Vec::new();
+        let mut taken: VecDeque<Join<Result<Moved>>> = VecDeque::new();
+        let mut owners = owners.into_iter();
+        let mut outcome = Ok(());
+        loop {
+            while taken.len() < AT_ONCE
+                && let Some((page, owner)) = owners.next()
+            {
+                let (fs, theirs) = (self.clone(), cx.clone());
+                taken.push_back(cx.spawn_join(async move {
+                    fs.with(&theirs, |s| s.take_out(segment, page, owner, by)).await
+                }));
+            }
+            let Some(first) = taken.pop_front() else { break };
+            match first.await {
                 Ok(Moved::Page(ino, index)) => files.push((ino, index)),
                 Ok(Moved::Gone | Moved::Node) => {}
                 // A file that was deleted meanwhile has no page here any more.
                 Err(FsError::Stale) => {}
-                Err(e) => return Err(e),
+                Err(e) => outcome = Err(e),
             }
         }
+        outcome?;
         files.sort_unstable();
-        for of_file in files.chunk_by(|a, b| a.0 == b.0) {
-            let indexes: Vec<u64> = of_file.iter().map(|(_, index)| *index).collect();
-            self.write_back(cx, of_file[0].0, &indexes, By::Cleaner).await?;
-        }
-        Ok(())
+        self.write_back(cx, &files, by).await
     }
 }

@@ -4,6 +4,7 @@
 //! all; what comes from the medium is compared with what is wanted by then; nobody waits with
 //! the state locked. Never: knows what an operation does.
 
+use crate::channels::{Channels, Kind, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Inode, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
@@ -11,11 +12,13 @@ use crate::format::{
 };
 use crate::medium::Medium;
 use crate::nodes::{Dirty, Node};
-use crate::segments::Heat;
+use crate::segments::{Allocation, Heat};
 use crate::state::{Need, State, Step, Stop};
-use flashlane_base::mutant;
+use crate::stats::Stats;
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Cx, Notify};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Pages and nodes that an operation may need at a time: caches are larger.
@@ -35,6 +38,28 @@ pub struct Options {
     /// So many changed nodes and a tenth as many segments are kept in checkpoints before the tables are
     /// written; a checkpoint has room for 680.
     pub journal: usize,
+    /// Where pages go (ParaFS paper, 3.2).
+    pub allocation: Allocation,
+    /// Who cleans when room is short (3.3).
+    pub cleaners: Cleaners,
+    /// Which request of a channel goes out next (3.4).
+    pub schedule: Schedule,
+    /// Nobody has asked for anything for so long: segments are cleaned in the background (3.3). Zero
+    /// is never.
+    pub idle: Ns,
+    /// How often what is dirty is written, whoever asks for it or not. Zero is never.
+    pub commit: Ns,
+}
+
+/// Who cleans when room is short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cleaners {
+    /// Whoever needs room cleans one segment after the other.
+    One,
+    /// One for each region, all at a time, and one checkpoint for all of them: the paper's
+    /// multi-threaded GC.
+    #[default]
+    PerRegion,
 }
 
 impl Default for Options {
@@ -45,6 +70,14 @@ impl Default for Options {
             dirty_pages: 16_384,
             dirty_nodes: 16_384,
             journal: 640,
+            allocation: Allocation::default(),
+            cleaners: Cleaners::default(),
+            schedule: Schedule::default(),
+            // Ours: F2FS sleeps half a minute at least between two background cleanings, and asks
+            // then whether the device is idle.
+            idle: Ns::from_ms(500),
+            // As the kernel's page cache does with what is dirty.
+            commit: Ns::from_secs(30),
         }
     }
 }
@@ -54,6 +87,7 @@ pub struct Fs {
     pub(crate) medium: Medium,
     pub(crate) sb: Superblock,
     pub(crate) options: Options,
+    pub(crate) channels: Arc<Channels>,
     pub(crate) state: Mutex<State>,
     /// Something has changed that somebody may wait for.
     pub(crate) changed: Notify,
@@ -85,6 +119,66 @@ impl Fs {
             };
             self.bring(cx, need).await?;
         }
+    }
+
+    /// Reads a page of the log, when it is its turn.
+    async fn read_page(&self, cx: &Cx, addr: Addr, into: &mut [u8]) -> Result<()> {
+        let turn = self.channels.enter(cx, Kind::Read, self.segment_of(addr)).await;
+        let read = self.medium.read(cx, &self.sb.layout, addr, into).await;
+        self.channels.leave(cx, turn);
+        self.lock().stats.read_pages += 1;
+        read
+    }
+
+    /// Writes a page of the log, when it is its turn.
+    pub(crate) async fn write_page(&self, cx: &Cx, addr: Addr, content: &[u8]) -> Result<()> {
+        let turn = self.channels.write(cx, addr).await;
+        let written = self.medium.write(cx, &self.sb.layout, addr, content).await;
+        self.channels.leave(cx, turn);
+        written
+    }
+
+    /// Trims a segment, when it is its turn.
+    pub(crate) async fn trim_segment(&self, cx: &Cx, segment: u32) -> Result<()> {
+        let turn = self.channels.enter(cx, Kind::Erase, segment).await;
+        let trimmed = self.medium.trim(cx, &self.sb.layout, segment).await;
+        self.channels.leave(cx, turn);
+        trimmed
+    }
+
+    /// Writes in place, all at a time.
+    pub(crate) async fn write_in_place(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        sectors: impl Iterator<Item = (u64, Vec<u8>)>,
+    ) -> Result<()> {
+        let mut writes = VecDeque::new();
+        let mut outcome = Ok(());
+        for (at, content) in sectors {
+            self.lock().stats.meta_sectors += (content.len() / SECTOR) as u64;
+            let (fs, theirs) = (self.clone(), cx.clone());
+            writes.push_back(
+                cx.spawn_join(async move { fs.medium.write_meta(&theirs, at, &content).await }),
+            );
+            if writes.len() > AT_A_TIME
+                && let Some(first) = writes.pop_front()
+            {
+                outcome = outcome.and(first.await);
+            }
+        }
+        for write in writes {
+            outcome = outcome.and(write.await);
+        }
+        outcome
+    }
+
+    fn segment_of(&self, addr: Addr) -> u32 {
+        self.sb.layout.segment_of(addr).0
+    }
+
+    /// What it has done since it was mounted.
+    pub fn stats(&self) -> Stats {
+        self.lock().stats
     }
 
     /// Brings what an operation lacks.
@@ -134,7 +228,7 @@ impl Fs {
             return Err(FsError::Damaged(why));
         }
         let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
-        let read = self.medium.read(cx, &self.sb.layout, entry.addr, &mut bytes).await;
+        let read = self.read_page(cx, entry.addr, &mut bytes).await;
         let mut s = self.lock();
         if s.nodes.contains_key(&nid) || s.nat.get(nid) != Ok(entry) {
             return Ok(());
@@ -203,7 +297,7 @@ impl Fs {
             return Ok(());
         }
         let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
-        let read = self.medium.read(cx, &self.sb.layout, addr, &mut bytes).await;
+        let read = self.read_page(cx, addr, &mut bytes).await;
         let mut s = self.lock();
         // It may have been moved, and the place given to somebody else.
         let same = s.addr_of(ino, index) == Ok(addr) || mutant!("parafs.read-not-compared");
@@ -257,6 +351,7 @@ impl Fs {
         }
         let mut s = self.lock();
         s.assigning = false;
+        s.stats.meta_sectors += 1;
         s.segments.assign(heat, &chosen, recorded.is_ok());
         drop(s);
         self.changed.wake(cx);

@@ -311,7 +311,7 @@ impl Check<'_> {
                 self.wrong(format!("segment {segment} has two heads"));
             }
         }
-        for (segment, from) in pack.iter().filter_map(|heads| heads.open) {
+        for (segment, from) in pack.iter().flat_map(|heads| heads.open.iter().copied()) {
             let valid = &self.segments[segment as usize].valid;
             let behind = (from..self.layout.shape.segment_pages).find(|page| bit(valid, *page));
             if let Some(page) = behind {

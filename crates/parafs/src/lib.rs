@@ -10,8 +10,10 @@
 //! is.
 //!
 //! Start reading at `state.rs` (what is in memory, and how an operation is done), then `fs.rs`,
-//! `ops`, `write.rs`, `checkpoint.rs`, `recover.rs`, `clean.rs`.
+//! `ops`, `write.rs`, `checkpoint.rs`, `recover.rs`, `clean.rs`. The paper's three techniques are in
+//! `segments.rs` (2-D allocation), `clean.rs` (coordinated GC) and `channels.rs` (scheduling).
 
+mod channels;
 mod checkpoint;
 mod clean;
 mod dir;
@@ -20,6 +22,7 @@ pub mod format;
 mod fs;
 mod fsck;
 pub mod fuse;
+mod idle;
 mod medium;
 mod mkfs;
 mod mount;
@@ -30,13 +33,17 @@ mod pages;
 mod recover;
 mod segments;
 mod state;
+mod stats;
 mod write;
 
+pub use channels::{Dispatch, Schedule};
 pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
-pub use fs::{Fs, Options};
+pub use fs::{Cleaners, Fs, Options};
 pub use fsck::{Report, check};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Make, mkfs};
 pub use mount::{Recovered, label};
 pub use ops::{Attributes, Change, Entry, Fallocate, New, Rename, Seek, Set, Space};
+pub use segments::Allocation;
+pub use stats::Stats;

@@ -132,6 +132,53 @@ impl Medium {
         })
     }
 
+    /// Segments that a head fills at a time: each PU of a channel has one.
+    pub(crate) fn lanes(&self, layout: &Layout) -> u32 {
+        match self {
+            Medium::Linear(_) => 1,
+            Medium::Flash(flash) => {
+                let info = flash.sftl.info();
+                // The device may allow fewer open blocks of a channel than that.
+                let allowed = match info.open_segments {
+                    0 => u32::MAX,
+                    open => open.saturating_sub(1) / crate::format::HEADS,
+                };
+                layout.lanes(info.channel_pus.min(allowed))
+            }
+        }
+    }
+
+    /// What the page-mapped region has under way on a channel: reads and writes, in pages, and whether
+    /// it erases.
+    pub(crate) fn meta_busy(&self, layout: &Layout, region: u32) -> ([u64; 2], bool) {
+        let Medium::Flash(flash) = self else { return ([0; 2], false) };
+        let busy = flash.sftl.meta_busy(region);
+        let pages = |sectors: u32| u64::from(sectors.div_ceil(layout.shape.page_sectors));
+        ([pages(busy.reads), pages(busy.writes)], busy.erases > 0)
+    }
+
+    /// PUs of a channel; nothing of a block device, whose FTL knows.
+    pub(crate) fn channel_pus(&self) -> Option<u32> {
+        match self {
+            Medium::Linear(_) => None,
+            Medium::Flash(flash) => Some(flash.sftl.info().channel_pus),
+        }
+    }
+
+    /// The PU of its channel that a segment lies on, if it has been written to.
+    pub(crate) fn pu(&self, layout: &Layout, segment: u32) -> Option<u32> {
+        let Medium::Flash(flash) = self else { return None };
+        let (channel, block) = place(layout, segment);
+        flash.sftl.pu(channel, block)
+    }
+
+    /// A segment of a region whose flash block has little wear: its content should move, so that the
+    /// block is used more (S-FTL's hint of static wear leveling).
+    pub(crate) fn lags(&self, layout: &Layout, region: u32) -> Option<u32> {
+        let Medium::Flash(flash) = self else { return None };
+        flash.sftl.lags(region).map(|block| region * layout.shape.region_segments + block)
+    }
+
     fn meta(&self) -> &dyn BlockDev {
         match self {
             Medium::Linear(device) => &**device,

@@ -3,6 +3,7 @@
 //! Owns: what an empty one looks like, how much room cleaning has. Promises: the superblock comes
 //! last, so one that was cut short is none. Never: asks whether something is there already.
 
+use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
@@ -32,9 +33,9 @@ pub struct Make {
 }
 
 /// Segments that files can't have: those that heads fill, and one twentieth to clean with.
-fn reserved(layout: &Layout) -> u32 {
+fn reserved(layout: &Layout, lanes: u32) -> u32 {
     let shape = &layout.shape;
-    let heads = shape.regions * HEADS * (1 + layout.assigned());
+    let heads = shape.regions * HEADS * (lanes + layout.assigned());
     heads + (shape.segments() / 20).max(6) + shape.regions.min(8)
 }
 
@@ -70,7 +71,8 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     if !medium.has(&layout.shape) {
         return Err(FsError::Invalid("a layout that is larger than the medium"));
     }
-    let reserved_segments = reserved(&layout).saturating_add(make.spare_segments);
+    let reserved_segments =
+        reserved(&layout, medium.lanes(&layout)).saturating_add(make.spare_segments);
     if reserved_segments + 2 > layout.shape.segments() {
         return Err(FsError::NoSpace);
     }
@@ -110,7 +112,9 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium.write_meta(cx, layout.nat_at(sector, false), &bytes).await?;
         sector += run;
     }
-    let mut segments = Segments::new(layout);
+    let channels = Arc::new(Channels::new(Schedule::default(), layout, medium.clone()));
+    let mut segments = Segments::new(layout, channels.clone());
+    segments.lanes = medium.lanes(&layout);
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());
@@ -133,6 +137,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         medium: medium.clone(),
         sb: sb.clone(),
         options: Options::default(),
+        channels,
         state: Mutex::new(state),
         changed: Notify::new(),
     };

@@ -4,6 +4,7 @@
 //! file system. Promises: what was durable is there; what is damaged is said, with its place. Never:
 //! writes before it knows that the file system is one.
 
+use crate::channels::Channels;
 use crate::error::{FsError, Result};
 use crate::format::{
     Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry, SitSector,
@@ -149,14 +150,18 @@ impl Fs {
         let layout = sb.layout;
         let pack = newest_pack(cx, &medium, &layout).await?;
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
-        let mut segments = Segments::load(layout, entries, &pack.heads)?;
+        let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
+        let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
+        (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
         segments.compare(|segment| medium.written(&layout, segment));
         segments.age = pack.age;
+        let age_before = pack.age;
         segments.changed = pack.sit.iter().map(|(segment, _)| *segment).collect();
         let mut nat = Nat::new(&layout, pack.nat.clone());
         (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
         let mut state = State::new(&sb, segments, nat);
         state.version = pack.version;
+        (state.age_before, state.mounted_at, state.used_at) = (age_before, cx.now(), cx.now());
         let journal = options.journal;
         state.journals =
             (journal.min(NAT_JOURNAL as usize), (journal / 10).clamp(1, SIT_JOURNAL as usize));
@@ -168,8 +173,8 @@ impl Fs {
             // How far they were written is not known.
             state.segments.close_all();
         }
-        let fs =
-            Arc::new(Fs { medium, sb, options, state: Mutex::new(state), changed: Notify::new() });
+        let (state, changed) = (Mutex::new(state), Notify::new());
+        let fs = Arc::new(Fs { medium, sb, options, channels, state, changed });
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
             fs.lock().recovering = true;
@@ -180,6 +185,7 @@ impl Fs {
         // was found, and nothing of what was not is ever found again.
         fs.checkpoint(cx).await?;
         fs.lock().recovering = false;
+        fs.look_after(cx);
         Ok((fs, recovered))
     }
 
@@ -227,6 +233,12 @@ impl Fs {
                 None => {}
             }
         }
+        self.lock().ending = true;
+        let quiet = || {
+            let s = self.lock();
+            !s.tidying && !s.cleaning
+        };
+        self.changed.wait(cx, quiet).await;
         self.lock().opens.clear();
         self.end_orphans(cx).await?;
         self.sync(cx).await?;

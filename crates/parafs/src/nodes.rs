@@ -74,6 +74,7 @@ impl State {
     pub(crate) fn dirtied(&mut self, nid: Nid, how: Dirty) -> Step<&mut Node> {
         self.node(nid)?;
         self.changes += 1;
+        self.cold_nodes.remove(&nid);
         let node = self.nodes.get_mut(&nid).expect("it was looked at");
         node.dirty = node.dirty.max(how);
         self.dirty_nodes.insert((node.ino, node.ofs), nid);
@@ -83,7 +84,8 @@ impl State {
     /// What a new node is written as, and old ones are moved as.
     pub(crate) fn heat_of(&mut self, nid: Nid) -> Step<Heat> {
         let (ino, ofs) = self.node(nid).map(|node| (node.ino, node.ofs))?;
-        if matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _))) {
+        let is_indirect = matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _)));
+        if is_indirect || self.cold_nodes.contains(&nid) {
             return Ok(Heat::ColdNode);
         }
         let is_dir = self.inode(ino).is_ok_and(|inode| is_dir(inode.mode));
@@ -113,6 +115,7 @@ impl State {
             false => self.new_nodes = self.new_nodes.saturating_sub(1),
         }
         self.nat.give_back(nid);
+        self.cold_nodes.remove(&nid);
         if let Some(node) = self.nodes.remove(&nid) {
             self.dirty_nodes.remove(&(node.ino, node.ofs));
         }

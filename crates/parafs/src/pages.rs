@@ -149,6 +149,15 @@ impl Pages {
         self.dirty.get(&ino).is_some_and(|dirty| dirty.contains(&index))
     }
 
+    /// All dirty pages.
+    pub(crate) fn dirty(&self) -> Vec<(Nid, u64)> {
+        let of = |(ino, pages): (&Nid, &BTreeSet<u64>)| {
+            let ino = *ino;
+            pages.iter().map(move |index| (ino, *index)).collect::<Vec<_>>()
+        };
+        self.dirty.iter().flat_map(of).collect()
+    }
+
     /// Files with dirty pages.
     pub(crate) fn dirty_files(&self) -> Vec<Nid> {
         self.dirty.keys().copied().collect()

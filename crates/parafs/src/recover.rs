@@ -80,7 +80,7 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
     let mut segments = Vec::new();
     for (at, heads) in pack.heads.iter().enumerate() {
         if Heat::ALL[at % HEADS as usize].is_node() {
-            segments.extend(heads.open);
+            segments.extend(&heads.open);
             segments.extend(heads.next.iter().map(|segment| (*segment, 0)));
         }
     }

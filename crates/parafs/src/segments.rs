@@ -5,8 +5,10 @@
 //! out before the next one has forgotten it. Never: waits, or touches the medium.
 //!
 //! A region is a flash channel. Each has six heads (ParaFS paper, 3.2): hot, warm and cold, for
-//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one.
+//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one, to the one whose
+//! channel has least to do ([`Channels`]).
 
+use crate::channels::Channels;
 use crate::error::FsError;
 use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::fs::bit;
@@ -14,6 +16,7 @@ use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
 use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,6 +49,16 @@ impl Heat {
     pub(crate) fn is_node(self) -> bool {
         self <= Heat::ColdNode
     }
+}
+
+/// Which region a page goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// Page by page over the regions (ParaFS paper, 3.2: 2-D allocation).
+    #[default]
+    Pages,
+    /// A head fills a segment, then one of the next region (the paper's block stripe).
+    Blocks,
 }
 
 /// What a segment is used for.
@@ -83,7 +96,8 @@ pub(crate) struct Segment {
 
 #[derive(Clone, Debug, Default)]
 struct Head {
-    open: Option<(u32, u32)>,
+    /// Segments that it fills, and the next page of each.
+    open: Vec<(u32, u32)>,
     next: VecDeque<u32>,
 }
 
@@ -94,6 +108,8 @@ pub(crate) struct Segments {
     heads: Vec<Head>,
     /// Free segments of each region.
     free: Vec<BTreeSet<u32>>,
+    /// The same with those that heads have and have not begun.
+    unwritten: Vec<u32>,
     /// Whose entries have changed since the table was written.
     pub(crate) changed: BTreeSet<u32>,
     /// Segments that hold nothing valid and are no head's: a checkpoint frees them.
@@ -104,11 +120,15 @@ pub(crate) struct Segments {
     turn: [u32; HEADS as usize],
     /// Seconds of the file system's life.
     pub(crate) age: u64,
+    pub(crate) allocation: Allocation,
+    /// Segments that a head fills at a time: on flash each PU of a channel has one.
+    pub(crate) lanes: u32,
+    channels: Arc<Channels>,
 }
 
 impl Segments {
     /// All are free.
-    pub(crate) fn new(layout: Layout) -> Segments {
+    pub(crate) fn new(layout: Layout, channels: Arc<Channels>) -> Segments {
         let shape = layout.shape;
         let entry = SegmentEntry::empty(shape.segment_pages);
         let segment = Segment {
@@ -124,26 +144,32 @@ impl Segments {
             let first = region * shape.region_segments;
             (first..first + shape.region_segments).collect()
         };
+        (0..shape.regions).for_each(|r| channels.set_free(r, shape.region_segments));
         Segments {
             layout,
             all: vec![segment; shape.segments() as usize],
             heads: vec![Head::default(); (shape.regions * HEADS) as usize],
             free: (0..shape.regions).map(of_region).collect(),
+            unwritten: vec![shape.region_segments; shape.regions as usize],
             changed: BTreeSet::new(),
             empty: BTreeSet::new(),
             valid: 0,
             turn: [0; HEADS as usize],
             age: 0,
+            allocation: Allocation::default(),
+            lanes: 1,
+            channels,
         }
     }
 
     /// As a checkpoint has them. `heads` go on where they were.
     pub(crate) fn load(
         layout: Layout,
+        channels: Arc<Channels>,
         entries: Vec<SegmentEntry>,
         heads: &[Heads],
     ) -> Result<Segments, FsError> {
-        let mut s = Segments::new(layout);
+        let mut s = Segments::new(layout, channels);
         for (number, entry) in entries.into_iter().enumerate() {
             let valid = (0..layout.shape.segment_pages).filter(|p| bit(&entry.valid, *p)).count();
             s.all[number].valid = valid as u32;
@@ -169,13 +195,14 @@ impl Segments {
                     ))),
                 }
             };
-            if let Some((segment, _)) = found.open {
-                given(segment, Use::Open)?;
+            for (segment, _) in &found.open {
+                given(*segment, Use::Open)?;
             }
             for segment in &found.next {
                 given(*segment, Use::Assigned)?;
             }
-            s.heads[at] = Head { open: found.open, next: found.next.iter().copied().collect() };
+            s.heads[at] =
+                Head { open: found.open.clone(), next: found.next.iter().copied().collect() };
         }
         Ok(s)
     }
@@ -194,10 +221,10 @@ impl Segments {
             }
         }
         for head in 0..self.heads.len() {
-            if let Some((segment, page)) = self.heads[head].open
-                && written(segment).is_some_and(|found| found != Written::Pages(page))
-            {
-                self.close(head);
+            for (segment, page) in self.heads[head].open.clone() {
+                if written(segment).is_some_and(|found| found != Written::Pages(page)) {
+                    self.close(head, segment);
+                }
             }
             let next = std::mem::take(&mut self.heads[head].next);
             for segment in next {
@@ -217,7 +244,13 @@ impl Segments {
             _ => self.free[region].remove(&segment),
         };
         let s = &mut self.all[segment as usize];
-        s.used = used;
+        let was = std::mem::replace(&mut s.used, used);
+        // What a head has and has not begun is free flash, too.
+        let empty = |used: Use| u32::from(matches!(used, Use::Free | Use::Assigned));
+        self.unwritten[region] = self.unwritten[region] + empty(used) - empty(was);
+        if empty(used) != empty(was) {
+            self.channels.set_free(region as u32, self.unwritten[region]);
+        }
         match used == Use::Full && s.valid == 0 && s.pending == 0 {
             true => self.empty.insert(segment),
             false => self.empty.remove(&segment),
@@ -243,6 +276,16 @@ impl Segments {
         self.free.iter().map(|free| free.len() as u32).sum()
     }
 
+    /// Free segments of a region.
+    pub(crate) fn free_of(&self, region: u32) -> u32 {
+        self.free[region as usize].len() as u32
+    }
+
+    /// Segments without content, of all regions.
+    pub(crate) fn unwritten(&self) -> u32 {
+        self.unwritten.iter().sum()
+    }
+
     /// Segments that the next checkpoint frees.
     pub(crate) fn empty(&self) -> u32 {
         self.empty.len() as u32
@@ -251,7 +294,7 @@ impl Segments {
     /// Pages that a head can give without another segment.
     fn head_has(&self, head: &Head) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let open = head.open.map_or(0, |(_, page)| pages - u64::from(page));
+        let open = head.open.iter().map(|(_, page)| pages - u64::from(*page)).sum::<u64>();
         open + head.next.len() as u64 * pages
     }
 
@@ -262,17 +305,28 @@ impl Segments {
     /// The next page for content of this heat, in the region whose turn it is. It counts as pending
     /// until its write has ended ([`Segments::arrived`]). Of the free segments `kept` are for others.
     pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
-        let regions = self.layout.shape.regions;
-        for i in 0..regions {
-            let region = (self.turn[heat as usize] + i) % regions;
-            if self.head_has(&self.heads[self.head(region, heat)]) > 0 {
-                return Ok(self.give(region, heat, owner));
-            }
-            if !self.free[region as usize].is_empty() && self.free() > kept {
-                return Err(Stop::Need(Need::Segments { region, heat }));
-            }
+        let may_get = self.free() > kept;
+        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
+        let able = |region: u32| has(region) || may_get && !self.free[region as usize].is_empty();
+        match self.next_region(heat, able) {
+            Some(region) if has(region) => Ok(self.give(region, heat, owner)),
+            Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
+            None => Err(Stop::Need(Need::Room)),
         }
-        Err(Stop::Need(Need::Room))
+    }
+
+    /// The region that content of this heat goes to next, of those that are able to take it: the one
+    /// whose channel has least to do, and of equals, or where that does not count, the one whose turn
+    /// it is.
+    fn next_region(&self, heat: Heat, able: impl Fn(u32) -> bool) -> Option<u32> {
+        let (regions, turn) = (self.layout.shape.regions, self.turn[heat as usize]);
+        let mut in_turn = (0..regions).map(|i| (turn + i) % regions).filter(|r| able(*r));
+        match self.channels.loads() {
+            Some(loads) if self.allocation == Allocation::Pages => {
+                in_turn.min_by_key(|region| loads[*region as usize])
+            }
+            _ => in_turn.next(),
+        }
     }
 
     /// Heads have so many pages of this heat, so that [`Segments::allocate_reserved`] gives them.
@@ -293,65 +347,68 @@ impl Segments {
 
     /// The next page, of those that were reserved.
     pub(crate) fn allocate_reserved(&mut self, heat: Heat, owner: Owner) -> Addr {
-        let regions = self.layout.shape.regions;
-        let turn = self.turn[heat as usize];
-        let region = (0..regions)
-            .map(|i| (turn + i) % regions)
-            .find(|region| self.head_has(&self.heads[self.head(*region, heat)]) > 0)
-            .expect("they were reserved");
+        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
+        let region = self.next_region(heat, has).expect("they were reserved");
         self.give(region, heat, owner)
     }
 
     /// The next page of a head that has one.
     fn give(&mut self, region: u32, heat: Heat, owner: Owner) -> Addr {
         let at = self.head(region, heat);
-        let (segment, page) = match self.heads[at].open {
-            Some(open) => open,
-            None => {
-                let segment = self.heads[at].next.pop_front().expect("it has one");
-                self.set_used(segment, Use::Open);
-                let s = &mut self.all[segment as usize];
-                s.entry.kind = heat as u8;
-                (s.owners, s.asked) = (Some(Vec::new()), true);
-                (segment, 0)
-            }
-        };
+        if self.heads[at].open.len() < self.lanes as usize
+            && let Some(segment) = self.heads[at].next.pop_front()
+        {
+            self.set_used(segment, Use::Open);
+            let s = &mut self.all[segment as usize];
+            s.entry.kind = heat as u8;
+            (s.owners, s.asked) = (Some(Vec::new()), true);
+            self.heads[at].open.push((segment, 0));
+        }
+        // The PU that has least to do with this head's pages.
+        let busy = |open: &&mut (u32, u32)| (self.all[open.0 as usize].pending, open.1);
+        let open = self.heads[at].open.iter_mut().min_by_key(busy).expect("it has one");
+        let (segment, page) = *open;
+        open.1 += 1;
         let s = &mut self.all[segment as usize];
         let owners = s.owners.get_or_insert_default();
         owners.resize(page as usize, Owner::default());
         owners.push(owner);
         s.unsaved = true;
         s.pending += 1;
-        self.turn[heat as usize] = (region + 1) % self.layout.shape.regions;
-        self.heads[at].open = Some((segment, page + 1));
-        if page + 1 == self.layout.shape.segment_pages {
-            self.close(at);
+        let is_full = page + 1 == self.layout.shape.segment_pages;
+        if is_full {
+            self.close(at, segment);
         }
-        self.layout.addr(segment, page)
+        self.turn[heat as usize] = match self.allocation == Allocation::Pages || is_full {
+            true => (region + 1) % self.layout.shape.regions,
+            false => region,
+        };
+        let addr = self.layout.addr(segment, page);
+        self.channels.place(addr);
+        addr
     }
 
-    /// A head lets go of the segment that it fills.
-    fn close(&mut self, head: usize) {
-        if let Some((segment, _)) = self.heads[head].open.take() {
-            self.set_used(segment, Use::Full);
-        }
+    /// A head lets go of a segment that it fills.
+    fn close(&mut self, head: usize, segment: u32) {
+        self.heads[head].open.retain(|(open, _)| *open != segment);
+        self.set_used(segment, Use::Full);
     }
 
     /// Nothing more is written to this segment: a write to it failed.
     pub(crate) fn give_up(&mut self, addr: Addr) {
         let (segment, _) = self.layout.segment_of(addr);
-        let is = |head: &Head| head.open.is_some_and(|(open, _)| open == segment);
+        let is = |head: &Head| head.open.iter().any(|(open, _)| *open == segment);
         if let Some(head) = self.heads.iter().position(is) {
-            self.close(head);
+            self.close(head, segment);
         }
     }
 
     /// Nothing more is written to any segment that is open now, as its end is not known.
     pub(crate) fn close_all(&mut self) {
-        (0..self.heads.len()).for_each(|head| self.close(head));
         for head in 0..self.heads.len() {
-            for segment in std::mem::take(&mut self.heads[head].next) {
-                // They may hold what nobody knows of.
+            let Head { open, next } = std::mem::take(&mut self.heads[head]);
+            // The next ones may hold what nobody knows of.
+            for segment in open.into_iter().map(|(segment, _)| segment).chain(next) {
                 self.set_used(segment, Use::Full);
             }
         }
@@ -456,7 +513,10 @@ impl Segments {
 
     /// What the heads have, for a checkpoint.
     pub(crate) fn heads(&self) -> Vec<Heads> {
-        let of = |head: &Head| Heads { open: head.open, next: head.next.iter().copied().collect() };
+        let of = |head: &Head| Heads {
+            open: head.open.clone(),
+            next: head.next.iter().copied().collect(),
+        };
         self.heads.iter().map(of).collect()
     }
 
@@ -487,13 +547,47 @@ impl Segments {
     /// The segment that is cleaned soonest: the one with the fewest valid pages (paper, 3.3:
     /// "foreground paraGC employs greedy algorithm"), if that wins a page.
     pub(crate) fn victim(&self) -> Option<u32> {
-        let pages = self.layout.shape.segment_pages;
         (0..self.all.len() as u32)
-            .filter(|segment| {
-                let s = &self.all[*segment as usize];
-                s.used == Use::Full && s.pending == 0 && s.valid > 0 && s.valid < pages
-            })
+            .filter(|segment| self.is_victim(*segment))
             .min_by_key(|segment| self.all[*segment as usize].valid)
+    }
+
+    /// The segments of a region that are cleaned soonest, up to `most`.
+    pub(crate) fn victims(&self, region: u32, most: usize) -> Vec<u32> {
+        let first = region * self.layout.shape.region_segments;
+        let all = first..first + self.layout.shape.region_segments;
+        let mut found: Vec<u32> = all.filter(|segment| self.is_victim(*segment)).collect();
+        found.sort_by_key(|segment| self.all[*segment as usize].valid);
+        found.truncate(most);
+        found
+    }
+
+    /// The segment that is worth most: what it frees, times how long nothing in it has changed, by what
+    /// it costs to read it and to write what is valid ("The Design and Implementation of a
+    /// Log-Structured File System", 3.6: `(1 - u) * age / (1 + u)`).
+    pub(crate) fn victim_by_cost(&self) -> Option<u32> {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let worth = |segment: &u32| {
+            let s = &self.all[*segment as usize];
+            let age = u128::from(1 + self.age.saturating_sub(s.entry.changed));
+            let valid = u64::from(s.valid);
+            ((age * u128::from(pages - valid)) << 32) / u128::from(pages + valid)
+        };
+        let all = 0..self.all.len() as u32;
+        // Of equals the first one.
+        all.filter(|segment| self.is_victim(*segment)).rev().max_by_key(worth)
+    }
+
+    /// It was filled, and its pages may be moved.
+    pub(crate) fn is_full(&self, segment: u32) -> bool {
+        let s = &self.all[segment as usize];
+        s.used == Use::Full && s.pending == 0 && s.valid > 0
+    }
+
+    /// Cleaning it wins at least a page.
+    fn is_victim(&self, segment: u32) -> bool {
+        let valid = self.all[segment as usize].valid;
+        self.is_full(segment) && valid < self.layout.shape.segment_pages
     }
 
     /// Its owners have come from the medium.
@@ -518,7 +612,7 @@ impl Segments {
     /// A segment whose summary may be written, and of which only a part is in memory: it was begun
     /// before a mount, and the rest is on the medium.
     pub(crate) fn known_in_part(&self) -> Option<u32> {
-        let open = self.heads.iter().filter_map(|head| head.open).map(|(segment, _)| segment);
+        let open = self.heads.iter().flat_map(|head| &head.open).map(|(segment, _)| *segment);
         let asked = |segment: u32| self.all[segment as usize].asked;
         let unsaved = (0..).zip(&self.all).filter(|(_, s)| s.unsaved).map(|(number, _)| number);
         open.chain(unsaved).find(|segment| !asked(*segment))

@@ -15,6 +15,8 @@ use crate::nat::Nat;
 use crate::nodes::Node;
 use crate::pages::Pages;
 use crate::segments::{Heat, Segments};
+use crate::stats::Stats;
+use flashlane_base::Ns;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an operation lacks.
@@ -98,8 +100,20 @@ pub(crate) struct State {
     pub(crate) has_checkpointer: bool,
     /// Heads are being given segments.
     pub(crate) assigning: bool,
-    /// Somebody cleans.
+    /// Somebody cleans because room is short.
     pub(crate) cleaning: bool,
+    /// Somebody cleans, or writes, in idle time.
+    pub(crate) tidying: bool,
+    /// It is being unmounted: nobody begins anything unasked.
+    pub(crate) ending: bool,
+    /// When somebody asked for something last.
+    pub(crate) used_at: Ns,
+    /// When it was mounted, and how old it was then, in seconds.
+    pub(crate) mounted_at: Ns,
+    pub(crate) age_before: u64,
+    /// Nodes that idle cleaning moves: they are written as cold ones unless somebody changes them.
+    pub(crate) cold_nodes: BTreeSet<Nid>,
+    pub(crate) stats: Stats,
     /// Trims under way.
     pub(crate) trims: u32,
     /// fsyncs since then.
@@ -161,6 +175,13 @@ impl State {
             has_checkpointer: false,
             assigning: false,
             cleaning: false,
+            tidying: false,
+            ending: false,
+            used_at: Ns::ZERO,
+            mounted_at: Ns::ZERO,
+            age_before: 0,
+            cold_nodes: BTreeSet::new(),
+            stats: Stats::default(),
             trims: 0,
             batches: 0,
             nodes_in_flight: 0,

@@ -17,6 +17,7 @@ use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::{Cx, Join};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Pages of a file whose writes are under way at a time.
@@ -28,12 +29,18 @@ pub(crate) const TRIES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Anybody,
-    /// Who makes room can't wait for room.
+    /// Who makes room can't wait for room. Pages go to heads of their heat.
     Cleaner,
+    /// The same in idle time: what nobody has changed for long is cold.
+    IdleCleaner,
 }
+
+/// A page of a file: the file, which page.
+pub(crate) type FilePage = (Nid, u64);
 
 /// A page of a file on its way to the medium.
 struct Write {
+    ino: Nid,
     index: u64,
     /// Which page in memory, and which of its versions.
     is: (u64, u64),
@@ -47,11 +54,15 @@ impl State {
             return Ok(None);
         }
         let inode = self.inode(ino)?;
-        let heat = if is_dir(inode.mode) { Heat::HotData } else { Heat::WarmData };
+        let heat = match (by, is_dir(inode.mode)) {
+            (By::IdleCleaner, _) => Heat::ColdData,
+            (_, true) => Heat::HotData,
+            (_, false) => Heat::WarmData,
+        };
         // Cleaning goes on where nobody else may.
         let kept = match by {
             By::Cleaner => 1,
-            By::Anybody => self.free_for_nodes() + 2,
+            By::Anybody | By::IdleCleaner => self.free_for_nodes() + 2,
         };
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
@@ -64,12 +75,16 @@ impl State {
         let (is, content) = ((page.id, page.version), page.content.clone());
         let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
-        Ok(Some(Write { index, is, sent: Sent { addr, content } }))
+        match by {
+            By::Anybody => self.stats.data_pages += 1,
+            By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
+        }
+        Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
     }
 
     /// The write of a page has ended.
-    fn end_write(&mut self, ino: Nid, write: &Write, written: bool) -> Step<()> {
-        let (index, addr) = (write.index, write.sent.addr);
+    fn end_write(&mut self, write: &Write, written: bool) -> Step<()> {
+        let (ino, index, addr) = (write.ino, write.index, write.sent.addr);
         let there = self.pages.get(ino, index).is_some_and(|page| page.id == write.is.0);
         if !there || !written {
             self.segments.arrived(addr);
@@ -169,6 +184,7 @@ impl State {
             inode.encode(bytes);
         }
         NodePage::seal(bytes, &Footer { nid, ino, ofs, version, batch });
+        self.cold_nodes.remove(&nid);
         node.dirty = Dirty::Clean;
         node.in_flight += 1;
         let content = node.bytes.clone();
@@ -198,7 +214,7 @@ impl Fs {
     fn begin_send(self: &Arc<Fs>, cx: &Cx, sent: &Sent) -> Join<Result<()>> {
         let (fs, theirs, addr, content) =
             (self.clone(), cx.clone(), sent.addr, sent.content.clone());
-        cx.spawn_join(async move { fs.medium.write(&theirs, &fs.sb.layout, addr, &content).await })
+        cx.spawn_join(async move { fs.write_page(&theirs, addr, &content).await })
     }
 
     /// Writes pages and waits for all of them: whether each was written.
@@ -215,31 +231,32 @@ impl Fs {
         all
     }
 
-    /// Writes dirty pages of a file, all of `indexes` that are not on their way already.
+    /// Writes dirty pages of files, all of `pages` that are not on their way already.
     pub(crate) async fn write_back(
         self: &Arc<Fs>,
         cx: &Cx,
-        ino: Nid,
-        indexes: &[u64],
+        pages: &[FilePage],
         by: By,
     ) -> Result<()> {
         let mut outcome = Ok(());
-        let mut writes: Vec<(Join<Result<()>>, Write)> = Vec::new();
-        for index in indexes {
+        let mut writes: VecDeque<(Join<Result<()>>, Write)> = VecDeque::new();
+        for (ino, index) in pages {
             loop {
-                let begun = self.lock().begin_write(ino, *index, by);
+                let begun = self.lock().begin_write(*ino, *index, by);
                 match begun {
                     // It is sent before anything else is waited for: others may wait for it.
-                    Ok(Some(write)) => writes.push((self.begin_send(cx, &write.sent), write)),
+                    Ok(Some(write)) => writes.push_back((self.begin_send(cx, &write.sent), write)),
                     Ok(None) => {}
                     // The file was deleted meanwhile.
                     Err(Stop::Fail(FsError::Stale)) => {}
                     Err(Stop::Fail(e)) => outcome = Err(e),
                     Err(Stop::Need(need)) => {
                         // Whoever brings it may wait for these.
-                        outcome = outcome.and(self.end_writes(cx, ino, &mut writes).await);
+                        outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
                         match (need, by) {
-                            (Need::Room, By::Cleaner) => return outcome.and(Err(FsError::NoSpace)),
+                            (Need::Room, By::Cleaner | By::IdleCleaner) => {
+                                return outcome.and(Err(FsError::NoSpace));
+                            }
                             (need, _) => self.bring(cx, need).await?,
                         }
                         continue;
@@ -247,24 +264,27 @@ impl Fs {
                 }
                 break;
             }
-            if writes.len() >= AT_ONCE {
-                outcome = outcome.and(self.end_writes(cx, ino, &mut writes).await);
-            }
+            outcome = outcome.and(self.end_writes(cx, &mut writes, AT_ONCE).await);
         }
-        outcome.and(self.end_writes(cx, ino, &mut writes).await)
+        outcome.and(self.end_writes(cx, &mut writes, 0).await)
     }
 
-    /// Waits for writes that were begun, and has what they wrote named.
+    /// Waits for writes that were begun, the first one first, until `most` are left, and has what they
+    /// wrote named.
     async fn end_writes(
         self: &Arc<Fs>,
         cx: &Cx,
-        ino: Nid,
-        writes: &mut Vec<(Join<Result<()>>, Write)>,
+        writes: &mut VecDeque<(Join<Result<()>>, Write)>,
+        most: usize,
     ) -> Result<()> {
         let mut outcome = Ok(());
-        for (sent, write) in writes.drain(..) {
+        if writes.len() <= most {
+            return outcome;
+        }
+        while writes.len() > most {
+            let Some((sent, write)) = writes.pop_front() else { break };
             let result = sent.await;
-            let ended = self.with(cx, |s| s.end_write(ino, &write, result.is_ok())).await;
+            let ended = self.with(cx, |s| s.end_write(&write, result.is_ok())).await;
             outcome = outcome.and(result).and(ended);
         }
         self.changed.wake(cx);
@@ -282,7 +302,8 @@ impl Fs {
         let mut left = self.lock().pages.dirty_of(ino, range);
         let mut tries = 0;
         loop {
-            let result = self.write_back(cx, ino, &left, By::Anybody).await;
+            let pages: Vec<FilePage> = left.iter().map(|index| (ino, *index)).collect();
+            let result = self.write_back(cx, &pages, By::Anybody).await;
             if result.is_err() {
                 tries += 1;
                 if tries == TRIES {
@@ -323,8 +344,14 @@ impl Fs {
     /// The medium did not take it; it is as dirty as before.
     pub async fn fsync(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<()> {
         self.with(cx, |s| s.writable()).await?;
+        {
+            let mut s = self.lock();
+            s.asked(cx.now());
+            s.stats.fsyncs += 1;
+        }
         self.write_range(cx, ino, 0..u64::MAX).await?;
         if self.with(cx, |s| s.is_bound(ino)).await? {
+            self.lock().stats.fsync_checkpoints += 1;
             return self.checkpoint(cx).await;
         }
         let mut tries = 0;
@@ -357,9 +384,13 @@ impl Fs {
                 .await?;
             let batch = match begun {
                 None => continue,
-                Some(None) => return self.checkpoint(cx).await,
+                Some(None) => {
+                    self.lock().stats.fsync_checkpoints += 1;
+                    return self.checkpoint(cx).await;
+                }
                 Some(Some(batch)) => batch,
             };
+            self.lock().stats.fsync_nodes += batch.len() as u64;
             let results = self.send(cx, batch.iter().map(|(_, sent)| sent)).await;
             let mut outcome = Ok(());
             {
@@ -398,15 +429,18 @@ impl Fs {
             return Ok(());
         }
         let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-        self.write_back(cx, ino, &dirty, By::Anybody).await?;
+        let pages: Vec<FilePage> = dirty.into_iter().map(|index| (ino, index)).collect();
+        self.write_back(cx, &pages, By::Anybody).await?;
         if self.lock().pages.dirty_count() > self.options.dirty_pages {
-            let files = self.lock().pages.dirty_files();
-            for ino in files {
-                let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-                self.write_back(cx, ino, &dirty, By::Anybody).await?;
-            }
+            self.write_all(cx).await?;
         }
         Ok(())
+    }
+
+    /// Writes the dirty pages of all files.
+    pub(crate) async fn write_all(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let pages = self.lock().pages.dirty();
+        self.write_back(cx, &pages, By::Anybody).await
     }
 
     /// Writes all files, and takes a checkpoint.
@@ -414,6 +448,8 @@ impl Fs {
     /// # Errors
     /// The medium did not take it.
     pub async fn sync(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        // All at a time; what can't be written so is tried again, file by file.
+        let _ = self.write_all(cx).await;
         let files = self.lock().pages.dirty_files();
         for ino in files {
             match self.write_range(cx, ino, 0..u64::MAX).await {

@@ -4,6 +4,7 @@
 //! not fit the device, is refused with the place and the remedy before anything is written. Never:
 //! looks at what lies on the device, other than which chunks are bad or not erased.
 
+use super::busy::Watched;
 use super::ledger::{Behind, Ledger, Shape};
 use super::map::{Block, BlockState, Channel, Map, OpenLimit, Segment};
 use super::{Sftl, SftlInfo};
@@ -96,7 +97,7 @@ pub enum CreateError {
 /// The chunks of the whole device, divided.
 pub(super) struct Division {
     pub(super) config: SftlConfig,
-    pub(super) meta: Arc<Partition>,
+    pub(super) meta: Arc<Watched>,
     pub(super) data: Arc<Partition>,
     pub(super) info: SftlInfo,
     pub(super) limit: OpenLimit,
@@ -160,6 +161,7 @@ impl Division {
         let data_geo = data.geometry();
         let info = SftlInfo {
             channels: geo.channels,
+            channel_pus: geo.pus_per_channel,
             segments,
             segment_sectors: geo.sectors_per_chunk(),
             page_sectors: geo.ws_min,
@@ -173,7 +175,7 @@ impl Division {
             },
         };
         let shape = Shape::new(data_geo, meta_chunks, &info);
-        let (meta, data) = (Arc::new(meta), Arc::new(data));
+        let (meta, data) = (Arc::new(Watched::new(Arc::new(meta))), Arc::new(data));
         Ok(Division { config, meta, data, info, limit, shape, first_chunk: meta_chunks })
     }
 
@@ -245,7 +247,7 @@ impl Sftl {
         ledger: Ledger,
         map: Map,
     ) -> Sftl {
-        let Division { config, data, info, shape, first_chunk, .. } = division;
+        let Division { config, meta: watched, data, info, shape, first_chunk, .. } = division;
         // What one mount was told to live with is no setting.
         let settings = SftlConfig { accept_lost_sectors: false, ..config }.to_settings();
         Sftl {
@@ -254,6 +256,7 @@ impl Sftl {
             link: OnceLock::new(),
             info,
             first_chunk,
+            watched,
             behind: Arc::new(Behind::new(meta.clone(), shape.sectors())),
             meta,
             ledger,

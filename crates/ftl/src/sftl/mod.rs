@@ -38,6 +38,7 @@
 //! One mutex guards the map, never held across an await.
 
 mod append;
+mod busy;
 mod create;
 mod face;
 mod layer;
@@ -61,12 +62,14 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+pub use busy::Busy;
 pub use create::{CreateError, SftlConfig};
 pub use face::{Face, FaceLayout};
 pub use layer::{SFTL, SftlKind};
 pub use map::{LAG, SegmentState};
 pub use mount::{MountError, Recovery};
 
+use busy::Watched;
 use ledger::{Behind, Ledger};
 use map::Map;
 
@@ -78,6 +81,8 @@ const TRIES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SftlInfo {
     pub channels: u32,
+    /// PUs of each channel.
+    pub channel_pus: u32,
     /// Of each channel.
     pub segments: u32,
     pub segment_sectors: u32,
@@ -180,6 +185,8 @@ pub struct Sftl {
     /// First chunk of each PU that is the segments'.
     first_chunk: u32,
     meta: Arc<DriveFtl>,
+    /// What that one stands on.
+    watched: Arc<Watched>,
     /// The page-mapped region without the ledger's sectors.
     behind: Arc<Behind>,
     ledger: Ledger,
@@ -200,6 +207,13 @@ impl Sftl {
         self.map.lock().segment(channel, segment).map_or(0, |s| s.pointer())
     }
 
+    /// The PU of its channel that the segment's block lies on, if it has one.
+    pub fn pu(&self, channel: u32, segment: u32) -> Option<u32> {
+        let map = self.map.lock();
+        map.segment(channel, segment)?.block?;
+        Some(map.block_of(channel, segment).1.pu % self.info.channel_pus)
+    }
+
     /// What can be done with a segment.
     pub fn state(&self, channel: u32, segment: u32) -> SegmentState {
         let map = self.map.lock();
@@ -217,6 +231,11 @@ impl Sftl {
             Some(link) => Arc::new(LinkedBlock::new(self.behind.clone(), link)),
             None => self.behind.clone(),
         }
+    }
+
+    /// What the page-mapped region has under way on a channel.
+    pub fn meta_busy(&self, channel: u32) -> Busy {
+        self.watched.busy(channel)
     }
 
     /// The segments and the page-mapped region as one block device.

@@ -56,6 +56,9 @@ pub(crate) const ASSIGNED: u32 = 10;
 /// Heads of a region: hot, warm and cold, for nodes and for data (paper, 3.2).
 pub(crate) const HEADS: u32 = 6;
 
+/// Segments that a head fills at a time, at most.
+pub(crate) const LANES_MAX: u32 = 16;
+
 /// The least that a file system works on: regions with room for all heads and for cleaning.
 const REGION_SEGMENTS_MIN: u32 = 12;
 const SEGMENTS_MIN: u32 = 24;
@@ -247,6 +250,13 @@ impl Layout {
     pub(crate) fn assigned(&self) -> u32 {
         (self.shape.region_segments / (16 * HEADS)).clamp(1, ASSIGNED)
     }
+
+    /// Segments that a head fills at a time where a channel has so many PUs: one on each, fewer on
+    /// small devices.
+    pub(crate) fn lanes(&self, channel_pus: u32) -> u32 {
+        let most = (self.shape.region_segments / (16 * HEADS)).clamp(1, LANES_MAX);
+        channel_pus.clamp(1, most)
+    }
 }
 
 /// Bytes of a bitmap of a segment's pages.
@@ -265,7 +275,7 @@ fn pack_sectors(regions: u32, nat_sectors: u32, sit_sectors: u32, segment_pages:
     let bitmaps = (nat_sectors as usize).div_ceil(8) + (sit_sectors as usize).div_ceil(8);
     let segment = 4 + SIT_ENTRY + bitmap_bytes(segment_pages);
     let journals = NAT_JOURNAL as usize * 12 + SIT_JOURNAL as usize * segment;
-    let heads = (regions * HEADS) as usize * (12 + 4 * 2 * ASSIGNED as usize);
+    let heads = (regions * HEADS) as usize * (8 + 8 * (LANES_MAX + ASSIGNED) as usize);
     let body = bitmaps + journals + heads + ORPHANS_MAX as usize * 4 + 256;
     // A head and a foot around it.
     2 + body.div_ceil(SECTOR) as u64

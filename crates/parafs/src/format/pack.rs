@@ -4,7 +4,7 @@
 //! short is none; what is decoded fits its layout. Never: knows what is behind it.
 
 use super::layout::{
-    HEADS, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_ENTRY, SIT_JOURNAL, bitmap_bytes,
+    HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_ENTRY, SIT_JOURNAL, bitmap_bytes,
 };
 use super::{Addr, FormatError, Nid, SECTOR, get32, get64, head, put, put32, put64};
 use flashlane_base::crc32c;
@@ -60,7 +60,7 @@ impl Owner {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heads {
     /// The segment that it fills, and the next page in it.
-    pub(crate) open: Option<(u32, u32)>,
+    pub(crate) open: Vec<(u32, u32)>,
     /// Those that come next.
     pub(crate) next: Vec<u32>,
 }
@@ -168,8 +168,8 @@ impl Pack {
             w.0.extend_from_slice(&bytes);
         }
         for heads in &self.heads {
-            let (segment, page) = heads.open.unwrap_or((u32::MAX, 0));
-            w.all(&[segment, page, heads.next.len() as u32]);
+            w.all(&[heads.open.len() as u32, heads.next.len() as u32]);
+            heads.open.iter().for_each(|(segment, page)| w.all(&[*segment, *page]));
             w.all(&heads.next);
         }
         w.u32(self.orphans.len() as u32);
@@ -252,20 +252,17 @@ impl Pack {
         }
         let mut heads = Vec::new();
         for _ in 0..shape.regions * HEADS {
-            let (segment, page) = (r.u32(), r.u32());
-            let open = match segment {
-                u32::MAX => None,
-                segment if page < shape.segment_pages => Some((in_segments(segment)?, page)),
-                _ => {
-                    let value = page.into();
-                    return Err(FormatError::Value {
-                        what: WHAT,
-                        field: "a page of a head",
-                        value,
-                    });
-                }
-            };
+            let lanes = r.count("the open segments of a head", LANES_MAX)?;
             let count = r.count("the segments of a head", shape.region_segments)?;
+            let mut open = Vec::new();
+            for _ in 0..lanes {
+                let (segment, page) = (in_segments(r.u32())?, r.u32());
+                if page >= shape.segment_pages {
+                    let (field, value) = ("a page of a head", page.into());
+                    return Err(FormatError::Value { what: WHAT, field, value });
+                }
+                open.push((segment, page));
+            }
             let next = (0..count).map(|_| in_segments(r.u32())).collect::<Result<_, _>>()?;
             heads.push(Heads { open, next });
         }
@@ -315,7 +312,10 @@ mod tests {
                 .map(|i| (i, SegmentEntry { changed: i.into(), ..SegmentEntry::empty(pages) }))
                 .collect(),
             heads: (0..HEADS * layout.shape.regions)
-                .map(|i| Heads { open: (i != 2).then_some((i, 3)), next: (i..i + i % 3).collect() })
+                .map(|i| Heads {
+                    open: (0..i % 3).map(|n| (i + n, 3)).collect(),
+                    next: (i..i + i % 3).collect(),
+                })
                 .collect(),
             orphans: (0..ORPHANS_MAX).collect(),
         }

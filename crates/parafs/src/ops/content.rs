@@ -382,6 +382,7 @@ impl Fs {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
+        self.lock().asked(cx.now());
         let piece = AT_A_TIME * self.sb.layout.shape.page_bytes();
         let mut done = 0;
         for part in into.chunks_mut(piece) {

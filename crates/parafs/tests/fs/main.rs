@@ -6,3 +6,4 @@ mod crowd;
 mod every;
 mod model;
 mod moments;
+mod parallel;

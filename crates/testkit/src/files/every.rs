@@ -262,7 +262,8 @@ fn cut(ran: &Ran, tally: &mut Tally) -> Result<(), String> {
             if !seen.insert(disk.identity()) {
                 continue;
             }
-            let say = |why: String| format!("cut behind command {}, {left:?}: {why}", place.commands);
+            let say =
+                |why: String| format!("cut behind command {}, {left:?}: {why}", place.commands);
             tally.cuts += 1;
             let tape = mounted(disk, &place.known, seed).map_err(say)?;
             if tally.cuts.is_multiple_of(SECOND) && tape.commands() > 0 {

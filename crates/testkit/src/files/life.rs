@@ -11,7 +11,7 @@ use super::world::{Store, Trouble, make_on, problems};
 use crate::devices::{Size, one_of};
 use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject};
 use flashlane_base::{Ns, Rng};
-use flashlane_parafs::{Fs, FsError, Medium, Options};
+use flashlane_parafs::{Allocation, Cleaners, Fs, FsError, Medium, Options, Schedule};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx};
 use std::cell::{Cell, RefCell};
@@ -87,6 +87,11 @@ impl Subject for Files {
             dirty_pages: one_of(r, &[2, 16, 48, 1000]),
             dirty_nodes: one_of(r, &[16, 48, 48, 1000]),
             journal: one_of(r, &[1, 20, 20, 200]),
+            allocation: one_of(r, &[Allocation::Pages, Allocation::Pages, Allocation::Blocks]),
+            cleaners: one_of(r, &[Cleaners::PerRegion, Cleaners::PerRegion, Cleaners::One]),
+            schedule: Schedule { window: one_of(r, &[1, 4]), ..Schedule::default() },
+            idle: Ns::from_us(one_of(r, &[0, 300, 500_000])),
+            commit: Ns::from_us(one_of(r, &[0, 1_000, 30_000_000])),
             ..small()
         };
         Rc::new(Handle(Rc::new(Alive {

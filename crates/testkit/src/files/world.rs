@@ -46,7 +46,14 @@ pub fn now(cx: &Cx) -> Time {
 
 /// Small caches, so that what was there has to come again.
 pub fn small() -> Options {
-    Options { cache_pages: 64, cache_nodes: 64, dirty_pages: 48, dirty_nodes: 48, journal: 20 }
+    Options {
+        cache_pages: 64,
+        cache_nodes: 64,
+        dirty_pages: 48,
+        dirty_nodes: 48,
+        journal: 20,
+        ..Options::default()
+    }
 }
 
 /// What a file system lies on over several lives.
@@ -291,6 +298,10 @@ pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), F
 
 pub async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
     Fs::mount(cx, Medium::Linear(device.clone()), small()).await.expect("it is mounted").0
+}
+
+pub async fn mount_with(cx: &Cx, medium: &Medium, options: Options) -> Arc<Fs> {
+    Fs::mount(cx, medium.clone(), options).await.expect("it is mounted").0
 }
 
 /// Why something is not as it should be.

@@ -509,6 +509,38 @@ fn every_preset_will_do() {
 }
 
 #[test]
+fn what_the_page_mapped_region_has_under_way_is_known() {
+    let drive = Drive::new(&device((2, 1), 40, 16, 0, "", FREE), "");
+    drive.created(|cx, ftl| async move {
+        let busy = |ftl: &Sftl| {
+            let of = |channel| ftl.meta_busy(channel);
+            [of(0), of(1)].map(|b| [b.reads, b.writes, b.erases])
+        };
+        let (meta, watch) = (ftl.meta(), ftl.clone());
+        let (theirs, end) = (cx.clone(), meta.info().capacity);
+        let work = cx.spawn_join(async move {
+            // So often that the region has to erase.
+            for i in 0..4 * end {
+                let bytes = content(i % end, i, 8);
+                let write = Io::write(Lba::new(i % end), 1, true, &bytes);
+                meta.start(&theirs, write).await.expect("a write");
+            }
+        });
+        let (mut wrote, mut erased) = ([false; 2], false);
+        for _ in 0..20_000 {
+            cx.sleep(Ns::from_us(50)).await;
+            let now = busy(&watch);
+            (0..2).for_each(|channel| wrote[channel] |= now[channel][1] > 0);
+            erased |= now.iter().any(|channel| channel[2] > 0);
+        }
+        assert_eq!((wrote, erased), ([true; 2], true));
+        work.await;
+        cx.sleep(Ns::from_ms(100)).await;
+        assert_eq!(busy(&watch), [[0; 3]; 2]);
+    });
+}
+
+#[test]
 fn the_page_mapped_region_is_the_file_systems_from_its_first_sector() {
     let drive = Drive::new(&plain(), "");
     drive.created(|cx, ftl| async move {

@@ -1,0 +1,123 @@
+//! What a file system does when nobody asks for anything.
+//!
+//! Owns: when something is done unasked, which segments are cleaned in idle time. Promises: what is
+//! dirty does not stay so for longer than [`Options::commit`] where the medium takes it; it ends
+//! with the mount, and keeps no run alive. Never: goes on when somebody asks for something.
+//!
+//! The ParaFS paper, 3.3: "The background paraGC uses cost-benefit algorithm that selects victim
+//! segments not only based on the number of invalid data pages, but also their age"; its valid
+//! pages "are considered to be cold, and striped to the allocator heads with low hotness"; it
+//! "exits after the migration", without a checkpoint and without erases of its own.
+//!
+//! [`Options::commit`]: crate::Options
+
+use crate::fs::Fs;
+use crate::state::State;
+use crate::write::By;
+use flashlane_base::Ns;
+use flashlane_rt::{Cx, Notify};
+use std::sync::{Arc, Weak};
+
+/// Segments are cleaned in idle time until so much of what is not valid is free: F2FS sleeps longer
+/// from there on. In hundredths.
+const FREE_SHARE: u64 = 40;
+
+impl State {
+    /// Somebody asks for something.
+    pub(crate) fn asked(&mut self, now: Ns) {
+        self.used_at = now;
+        self.segments.age = self.age_before + now.saturating_sub(self.mounted_at).as_ns() / SECOND;
+    }
+
+    /// The segment that is cleaned next in idle time, if it is worth it.
+    fn idle_victim(&self) -> Option<u32> {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let free = u64::from(self.segments.unwritten()) * pages;
+        let invalid = self.layout.shape.pages() - self.segments.valid() - free;
+        match free * 100 < FREE_SHARE * (free + invalid) {
+            true => self.segments.victim_by_cost(),
+            false => None,
+        }
+    }
+}
+
+/// Nanoseconds of a second.
+const SECOND: u64 = 1_000_000_000;
+
+impl Fs {
+    /// Begins to look after it in idle time.
+    pub(crate) fn look_after(self: &Arc<Fs>, cx: &Cx) {
+        let (idle, commit) = (self.options.idle, self.options.commit);
+        let Some(every) = [idle, commit].into_iter().filter(|time| *time > Ns::ZERO).min() else {
+            return;
+        };
+        let (fs, theirs) = (Arc::downgrade(self), cx.clone());
+        cx.spawn(async move { look(fs, theirs, every).await });
+    }
+
+    /// Does one round of what is due.
+    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool) {
+        // Whoever asks for what failed here is told why.
+        if commit && self.has_dirty() {
+            let _ = self.sync(cx).await;
+        }
+        let (idle, since) = (self.options.idle, self.lock().used_at);
+        let is_idle = || {
+            let s = self.lock();
+            s.used_at == since && !s.ending && !s.cleaning && s.read_only.is_none()
+        };
+        if idle == Ns::ZERO || cx.now() < since + idle {
+            return;
+        }
+        while is_idle() {
+            let Some(victim) = self.lock().idle_victim() else { break };
+            if self.empty(cx, victim, By::IdleCleaner).await.is_err() {
+                return;
+            }
+            self.lock().stats.background_victims += 1;
+        }
+        for region in 0..self.sb.layout.shape.regions {
+            let lagging = self.medium.lags(&self.sb.layout, region);
+            let Some(segment) = lagging.filter(|s| is_idle() && self.lock().segments.is_full(*s))
+            else {
+                continue;
+            };
+            if self.empty(cx, segment, By::IdleCleaner).await.is_err() {
+                return;
+            }
+            self.lock().stats.wear_victims += 1;
+        }
+    }
+
+    fn has_dirty(&self) -> bool {
+        let s = self.lock();
+        s.read_only.is_none() && (s.pages.dirty_count() > 0 || !s.dirty_nodes.is_empty())
+    }
+}
+
+/// Looks every so often whether something is due, as long as the file system is mounted.
+async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
+    let never = Notify::new();
+    let mut committed = cx.now();
+    loop {
+        let next = cx.now() + every;
+        cx.arm_idle(next);
+        never.wait(&cx, || cx.now() >= next).await;
+        let Some(fs) = fs.upgrade() else { return };
+        {
+            let mut s = fs.lock();
+            if s.ending || s.unmounted {
+                return;
+            }
+            s.tidying = true;
+        }
+        let commit = fs.options.commit;
+        let is_due = commit > Ns::ZERO && cx.now() >= committed + commit;
+        fs.tidy(&cx, is_due).await;
+        if is_due {
+            committed = cx.now();
+        }
+        fs.lock().tidying = false;
+        fs.changed.wake(&cx);
+    }
+}

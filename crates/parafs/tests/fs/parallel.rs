@@ -1,0 +1,197 @@
+//! The three techniques of the paper: each does what it is for, alone, in virtual time.
+
+use flashlane_base::Ns;
+use flashlane_ftl::sftl::{Sftl, SftlConfig};
+use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions, StoreKind};
+use flashlane_parafs::{Allocation, Cleaners, Fs, Medium, Options, ROOT, Stats};
+use flashlane_rt::Cx;
+use flashlane_testkit::files::{
+    FILE, content, create, make_on, mount_with, now, run, small, sound_on,
+};
+use std::sync::Arc;
+
+/// Segments of 32 pages of 8 KiB; a program takes half a millisecond.
+fn device(channels: u32, pus: u32, chunks: u32) -> Arc<Ssd> {
+    let spec = DeviceSpec::from_toml(&format!(
+        "name = \"parallel\"\nppa = \"2.0\"\n\
+         [geometry]\nchannels = {channels}\npus_per_channel = {pus}\nplanes = 1\n\
+         chunks_per_pu = {chunks}\npages_per_block = 32\nsectors_per_page = 2\n\
+         ws_min = 2\nws_opt = 2\nmw_cunits = 0\n\
+         [timing]\nread = [\"50us\"]\nprogram = [\"500us\"]\nerase = \"3ms\"\n\
+         channel_bandwidth = \"400MB\"\n[cells]\n[limits]\nreset_free = true\n\
+         reset_open = true\n"
+    ))
+    .expect("a device");
+    let store = StoreKind::Memory;
+    Ssd::new(&spec, SsdOptions { store, ..SsdOptions::default() }).expect("a device")
+}
+
+fn config() -> SftlConfig {
+    // So few segments have as large areas as many.
+    SftlConfig { meta_percent: 25, ..SftlConfig::default() }
+}
+
+async fn medium(cx: &Cx, ssd: &Arc<Ssd>) -> Medium {
+    Medium::from(Sftl::create(cx, ssd.clone(), config()).await.expect("it is large enough"))
+}
+
+/// The power is cut, and the file system mounted again.
+async fn cut(cx: &Cx, ssd: &Arc<Ssd>) -> (Arc<Fs>, Medium) {
+    ssd.power_cut(cx.now(), PowerOn::ClockRestarts);
+    let sftl = Sftl::mount(cx, ssd.clone(), config()).await.expect("it is mounted");
+    let medium = Medium::from(sftl);
+    (mount_with(cx, &medium, quiet()).await, medium)
+}
+
+async fn made(cx: &Cx, ssd: &Arc<Ssd>, options: Options) -> (Arc<Fs>, Medium) {
+    let medium = medium(cx, ssd).await;
+    make_on(cx, medium.clone(), 2).await.expect("it is large enough");
+    (mount_with(cx, &medium, options).await, medium)
+}
+
+/// Nothing is done unasked.
+fn quiet() -> Options {
+    Options { idle: Ns::ZERO, commit: Ns::ZERO, ..Options::default() }
+}
+
+/// How long it takes to write so many pages to a file, in microseconds, to the fsync's end.
+fn write_time(channels: u32, pus: u32, pages: u64, options: Options) -> u64 {
+    run(1, async move |cx| {
+        let ssd = device(channels, pus, 400);
+        let (fs, _) = made(&cx, &ssd, options).await;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        let data = vec![7; 8192 * pages as usize];
+        let began = cx.now();
+        fs.write(&cx, file, 0, &data, now(&cx)).await.expect("there is room");
+        fs.fsync(&cx, file, true).await.expect("it is taken");
+        (cx.now() - began).as_ns() / 1000
+    })
+}
+
+#[test]
+fn a_write_goes_over_all_channels_and_their_pus() {
+    let alone = write_time(1, 1, 256, quiet());
+    for (channels, pus) in [(4, 1), (1, 4), (4, 4)] {
+        let (time, ways) = (write_time(channels, pus, 256, quiet()), u64::from(channels * pus));
+        // The checkpoint of a new file, and what can't be divided.
+        let most = alone / ways * 3 / 2 + 3000;
+        assert!(time <= most, "{channels} channels of {pus} PUs: {time} us, one PU {alone} us");
+    }
+    // A head that fills one block after the other has one channel for what fits a block.
+    let blocks = Options { allocation: Allocation::Blocks, ..quiet() };
+    let (over, one) = (write_time(4, 1, 24, quiet()), write_time(4, 1, 24, blocks));
+    assert!(one > 24 * 500 && over < one / 2, "{one} us by blocks, {over} us by pages");
+}
+
+/// Overwrites a file at random until so much was written as the device holds, from several tasks;
+/// how long that takes, and what the file system did.
+fn churn(cleaners: Cleaners) -> (u64, Stats) {
+    run(1, async move |cx| {
+        let ssd = device(8, 1, 120);
+        let options = Options { cleaners, dirty_pages: 256, cache_pages: 4096, ..quiet() };
+        let (fs, medium) = made(&cx, &ssd, options).await;
+        let pages = fs.space().free * 7 / 10;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        for page in 0..pages {
+            let data = vec![page as u8; 8192];
+            fs.write(&cx, file, page * 8192, &data, now(&cx)).await.expect("there is room");
+        }
+        fs.sync(&cx).await.expect("it is taken");
+        let began = cx.now();
+        let mut tasks = Vec::new();
+        for task in 0..8_u64 {
+            let (fs, cx) = (fs.clone(), cx.clone());
+            tasks.push(cx.clone().spawn_join(async move {
+                let mut rng = flashlane_base::Rng::stream(1, "churn", task);
+                for _ in 0..pages / 8 {
+                    let page = rng.below(pages);
+                    let data = vec![page as u8; 8192];
+                    fs.write(&cx, file, page * 8192, &data, now(&cx)).await.expect("room");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        let time = (cx.now() - began).as_ns() / 1_000_000;
+        assert_eq!(fs.walk(), Ok(()));
+        let stats = fs.stats();
+        let all = content(&cx, &fs, file).await;
+        let wrong = all.chunks(8192).zip(0_u64..).find(|(page, n)| page[0] != *n as u8);
+        assert!(wrong.is_none(), "page {:?}", wrong.map(|(_, n)| n));
+        fs.unmount(&cx).await.expect("it is written");
+        sound_on(&cx, &medium).await;
+        (time, stats)
+    })
+}
+
+#[test]
+fn cleaners_of_all_regions_free_room_sooner_than_one() {
+    let (one, of_one) = churn(Cleaners::One);
+    let (many, of_many) = churn(Cleaners::PerRegion);
+    for stats in [of_one, of_many] {
+        assert!(stats.foreground_victims > 50, "{stats:?}");
+        assert_eq!(stats.background_victims, 0, "{stats:?}");
+    }
+    let said = format!("{one} ms with one, {many} ms with one per region");
+    assert!(many * 10 < one * 9, "{said}; {of_one:?}; {of_many:?}");
+    // One checkpoint frees what all of them emptied.
+    assert!(of_many.checkpoints < of_one.checkpoints, "{said}; {of_one:?}; {of_many:?}");
+}
+
+/// Files that are overwritten in part; then nobody asks for anything for a while.
+fn after_a_pause(idle: Ns) -> Stats {
+    run(1, async move |cx| {
+        let ssd = device(4, 1, 120);
+        let options = Options { idle, dirty_pages: 64, ..quiet() };
+        let (fs, medium) = made(&cx, &ssd, options).await;
+        let pages = fs.space().free * 8 / 10;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        for page in (0..pages).chain((0..pages).step_by(3)) {
+            let data = vec![page as u8; 8192];
+            fs.write(&cx, file, page * 8192, &data, now(&cx)).await.expect("there is room");
+        }
+        fs.sync(&cx).await.expect("it is taken");
+        cx.sleep(Ns::from_secs(20)).await;
+        let stats = fs.stats();
+        assert_eq!(fs.walk(), Ok(()));
+        let all = content(&cx, &fs, file).await;
+        assert!(all.chunks(8192).zip(0_u64..).all(|(page, n)| page[0] == n as u8));
+        // What was moved is there behind a cut, whether a checkpoint names it already or not.
+        drop(fs);
+        let _ = medium;
+        let (fs, again) = cut(&cx, &ssd).await;
+        let all = content(&cx, &fs, file).await;
+        assert!(all.chunks(8192).zip(0_u64..).all(|(page, n)| page[0] == n as u8));
+        fs.unmount(&cx).await.expect("it is written");
+        sound_on(&cx, &again).await;
+        stats
+    })
+}
+
+#[test]
+fn idle_time_is_for_cleaning_and_needs_no_checkpoint() {
+    let never = after_a_pause(Ns::ZERO);
+    assert_eq!((never.background_victims, never.moved_pages), (0, 0), "{never:?}");
+    let idle = after_a_pause(Ns::from_ms(500));
+    assert!(idle.background_victims > 20, "{idle:?}");
+    assert!(idle.moved_pages > 20, "{idle:?}");
+    // "The background paraGC exits after the migration": no checkpoint, no erase.
+    assert_eq!(idle.checkpoints, never.checkpoints, "{idle:?}");
+    assert_eq!(idle.trims, never.trims, "{idle:?}");
+}
+
+#[test]
+fn what_is_dirty_is_written_within_half_a_minute() {
+    run(1, async move |cx| {
+        let ssd = device(2, 1, 120);
+        let (fs, _) = made(&cx, &ssd, Options { commit: Ns::from_secs(30), ..small() }).await;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        let data = vec![7; 100_000];
+        fs.write(&cx, file, 0, &data, now(&cx)).await.expect("there is room");
+        cx.sleep(Ns::from_secs(61)).await;
+        drop(fs);
+        let (fs, _) = cut(&cx, &ssd).await;
+        assert_eq!(content(&cx, &fs, file).await, data);
+    });
+}
