@@ -565,7 +565,7 @@ impl Segments {
     /// The segment that is worth most: what it frees, times how long nothing in it has changed, by what
     /// it costs to read it and to write what is valid ("The Design and Implementation of a
     /// Log-Structured File System", 3.6: `(1 - u) * age / (1 + u)`).
-    pub(crate) fn victim_by_cost(&self) -> Option<u32> {
+    pub(crate) fn victim_by_cost(&self, but: &BTreeSet<u32>) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
         let worth = |segment: &u32| {
             let s = &self.all[*segment as usize];
@@ -575,7 +575,8 @@ impl Segments {
         };
         let all = 0..self.all.len() as u32;
         // Of equals the first one.
-        all.filter(|segment| self.is_victim(*segment)).rev().max_by_key(worth)
+        let may = |segment: &u32| self.is_victim(*segment) && !but.contains(segment);
+        all.filter(may).rev().max_by_key(worth)
     }
 
     /// It was filled, and its pages may be moved.
