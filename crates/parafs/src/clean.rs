@@ -58,6 +58,12 @@ impl State {
         self.free_min() + self.layout.shape.regions.min(spare / 8)
     }
 
+    /// There is so much room that a segment may be emptied unasked.
+    pub(crate) fn has_room_to_tidy(&self, dirty_nodes: usize) -> bool {
+        let free = self.segments.free();
+        free > self.free_low() && !self.is_due(dirty_nodes)
+    }
+
     /// A checkpoint would write more than may be lost for want of room.
     fn is_due(&self, dirty_nodes: usize) -> bool {
         let reserve = self.layout.shape.segments() - self.segments_for_users();

@@ -65,7 +65,10 @@ impl Fs {
         let (idle, since) = (self.options.idle, self.lock().used_at);
         let is_idle = || {
             let s = self.lock();
-            s.used_at == since && !s.ending && !s.cleaning && s.read_only.is_none()
+            // What it makes dirty needs a checkpoint, and that needs room: none of it comes back before.
+            let has_room =
+                s.has_room_to_tidy(self.options.dirty_nodes) || mutant!("parafs.idle-greedy");
+            s.used_at == since && !s.ending && !s.cleaning && s.read_only.is_none() && has_room
         };
         if idle == Ns::ZERO || cx.now() < since + idle {
             return;
