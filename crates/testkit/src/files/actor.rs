@@ -65,6 +65,13 @@ pub enum Op {
     Many(String, u64),
 }
 
+impl Op {
+    /// It makes durable what was done before.
+    fn is_durable(&self) -> bool {
+        matches!(self, Op::Fsync(..) | Op::Sync | Op::Checkpoint)
+    }
+}
+
 /// As a path is said: a long name by its start and how long it is.
 struct Short<'a>(&'a str);
 
@@ -296,7 +303,8 @@ impl Actor {
     fn told(&mut self, op: &Op, done: &Result<(), FsError>) -> Result<bool, String> {
         match done {
             Ok(()) => Ok(true),
-            Err(FsError::NoSpace | FsError::AttributeSpace) => {
+            // What was taken has room.
+            Err(FsError::NoSpace | FsError::AttributeSpace) if !op.is_durable() => {
                 self.refused = true;
                 Ok(false)
             }
@@ -323,7 +331,7 @@ impl Actor {
         }
         self.refused = false;
         let asked = match op {
-            Op::Fsync(..) | Op::Sync | Op::Checkpoint => BlockOp::Flush,
+            op if op.is_durable() => BlockOp::Flush,
             Op::Write(..) | Op::Truncate(..) | Op::Allocate(..) => BlockOp::Write,
             Op::Read(_) => BlockOp::Read,
             _ => BlockOp::Discard,
@@ -431,6 +439,8 @@ impl Actor {
         known.kinds.insert(made.ino, kind);
         known.become_moment(|moment| {
             moment.names.insert(path.into(), made.ino);
+            // Another file may have had the number.
+            moment.xattrs.remove(&made.ino);
         });
         Ok(())
     }
