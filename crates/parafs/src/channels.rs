@@ -207,6 +207,12 @@ impl Channels {
         Some((0..).zip(&inner.channels).map(load).collect())
     }
 
+    /// Nothing is under way, and nobody waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        let idle = |c: &Channel| KINDS.iter().all(|kind| c.load(*kind) == 0);
+        self.inner.lock().channels.iter().all(idle)
+    }
+
     /// Waits until a page that was placed may be written.
     pub(crate) async fn write(&self, cx: &Cx, addr: Addr) -> Turn {
         let placed = self.inner.lock().placed.remove(&addr);

@@ -197,11 +197,13 @@ impl State {
     /// The same, or nothing: who takes a checkpoint can't wait for one.
     fn moment_or_none(&mut self, clean: bool) -> Step<Moment> {
         match self.moment(clean) {
-            Err(Stop::Need(Need::Room)) if self.segments.take_back() > 0 => self.moment(clean),
+            Err(Stop::Need(Need::Room { .. })) if self.segments.take_back() > 0 => {
+                self.moment(clean)
+            }
             other => other,
         }
         .map_err(|stop| match stop {
-            Stop::Need(Need::Room) => Stop::Fail(FsError::NoSpace),
+            Stop::Need(Need::Room { .. }) => Stop::Fail(FsError::NoSpace),
             other => other,
         })
     }
@@ -255,6 +257,7 @@ impl Fs {
 
     pub(crate) async fn take_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
         self.with(cx, |s| s.writable()).await?;
+        self.lock().grow_older(cx.now());
         loop {
             self.changed.wait(cx, || !self.lock().has_checkpointer).await;
             let mut s = self.lock();

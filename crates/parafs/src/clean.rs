@@ -14,7 +14,7 @@
 
 use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
-use crate::fs::{Cleaners, Fs};
+use crate::fs::{Cleaners, Fs, Options};
 use crate::state::{Need, State, Step, Stop};
 use crate::write::{By, FilePage};
 use flashlane_rt::{Cx, Join};
@@ -48,7 +48,7 @@ impl State {
 
     /// Free segments that must be there before anything else is made dirty: what a checkpoint writes
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
-    fn free_min(&self) -> u32 {
+    pub(crate) fn free_min(&self) -> u32 {
         self.layout.shape.regions.min(8) + 4 + self.free_for_nodes()
     }
 
@@ -58,10 +58,11 @@ impl State {
         self.free_min() + self.layout.shape.regions.min(spare / 8)
     }
 
-    /// There is so much room that a segment may be emptied unasked.
-    pub(crate) fn has_room_to_tidy(&self, dirty_nodes: usize) -> bool {
-        let free = self.segments.free();
-        free > self.free_low() && !self.is_due(dirty_nodes)
+    /// Something may be changed without a look at the room first ([`Fs::balance`]).
+    pub(crate) fn has_room_at_once(&self, options: &Options) -> bool {
+        self.segments.free() >= self.free_low()
+            && !self.is_due(options.dirty_nodes)
+            && self.pages.dirty_count() < options.dirty_pages
     }
 
     /// A checkpoint would write more than may be lost for want of room.
@@ -165,7 +166,7 @@ impl State {
 impl Fs {
     /// Has room for an operation: called before anything is changed, and by nobody who cleans.
     pub(crate) async fn balance(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
-        self.lock().asked(cx.now());
+        self.lock().asks += 1;
         if self.lock().is_due(self.options.dirty_nodes) {
             self.checkpoint(cx).await?;
         }
@@ -180,29 +181,32 @@ impl Fs {
             return Ok(());
         }
         self.lock().stats.room_waits += 1;
-        self.make_room(cx).await
+        self.make_room(cx, 0).await
     }
 
-    /// Has at least as much room as an operation needs, as far as there is any to win. One cleans at
-    /// a time, and the others wait for it.
-    pub(crate) async fn make_room(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+    /// Has at least as much room as an operation needs, as far as there is any to win: more free
+    /// segments than those that are `kept` for others. One cleans at a time, and the others wait for
+    /// it.
+    pub(crate) async fn make_room(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
+        let enough = |s: &State| match s.segments.free() > kept {
+            true => Ok(()),
+            false => Err(FsError::NoSpace),
+        };
         if self.lock().cleaning {
             // Whoever cleans may go on for the sake of others.
-            let enough = || {
+            let over = || {
                 let s = self.lock();
                 !s.cleaning || s.segments.free() >= s.free_min()
             };
-            self.changed.wait(cx, enough).await;
-            return match self.lock().segments.free() {
-                0 => Err(FsError::NoSpace),
-                _ => Ok(()),
-            };
+            self.changed.wait(cx, over).await;
+            return enough(&self.lock());
         }
         self.lock().cleaning = true;
         let outcome = self.clean(cx).await;
         self.lock().cleaning = false;
         self.changed.wake(cx);
-        outcome
+        outcome?;
+        enough(&self.lock())
     }
 
     /// Cleaners begin, and nobody waits for them.
@@ -245,6 +249,8 @@ impl Fs {
             }
             match one {
                 true => self.empty_one_by_one(cx, empty).await?,
+                // What a checkpoint alone frees comes before another victim.
+                false if free + trims + empty >= wanted => {}
                 false => self.empty_by_region(cx, wanted).await?,
             }
             self.checkpoint(cx).await?;

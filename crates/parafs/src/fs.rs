@@ -121,6 +121,29 @@ impl Fs {
         }
     }
 
+    /// Does an operation on the thread of whoever asks, if it lacks nothing; one that changes something
+    /// also only if nobody has to make room first.
+    pub(crate) fn at_once<R>(
+        &self,
+        changes: bool,
+        operation: impl FnOnce(&mut State) -> Step<R>,
+    ) -> Option<Result<R>> {
+        let mut s = self.lock();
+        if changes && !s.has_room_at_once(&self.options) {
+            return None;
+        }
+        s.asks += 1;
+        let before = s.changes;
+        match operation(&mut s) {
+            Ok(done) => Some(Ok(done)),
+            Err(Stop::Fail(e)) => Some(Err(e)),
+            Err(Stop::Need(need)) => {
+                debug_assert_eq!(before, s.changes, "changed, then lacked {need:?}");
+                None
+            }
+        }
+    }
+
     /// Reads a page of the log, when it is its turn.
     async fn read_page(&self, cx: &Cx, addr: Addr, into: &mut [u8]) -> Result<()> {
         let turn = self.channels.enter(cx, Kind::Read, self.segment_of(addr)).await;
@@ -199,7 +222,7 @@ impl Fs {
             }
             Need::Numbers => Box::pin(self.checkpoint(cx)).await,
             // Cleaning would need a checkpoint, and that may be who asks.
-            Need::Room => Box::pin(self.make_room(cx)).await,
+            Need::Room { kept } => Box::pin(self.make_room(cx, kept)).await,
         }
     }
 

@@ -1,12 +1,12 @@
 //! The file system as a directory of this machine, by FUSE.
 //!
 //! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
-//! reads it ([`Calls`]), a port brings it to the core that has the file system, a task there does it
-//! and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
+//! reads it ([`Calls`]) and does it at once, if nothing lacks. Else a port brings it to the core that
+//! has the file system, and a task there does it and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
 //! permissions are the kernel's business; an unmount has everything that the kernel kept. Never:
-//! does anything on the thread that reads, or reads a clock of its own.
+//! waits on a thread that reads, or reads a clock of its own.
 
-use crate::ops::{Attributes, Change, Fallocate, New, Rename, Seek, Set};
+use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
 use crate::{Fs, FsError, Nid, ROOT, Time};
 use flashlane_base::Ns;
 use flashlane_rt::sync::Mutex;
@@ -37,6 +37,8 @@ const BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND: u16 = 64;
 /// How often the end of a thread is looked for.
 const LOOK_EVERY: Ns = Ns::from_ms(1);
+/// Threads that read requests.
+const READERS: usize = 2;
 /// Entries that are read of a directory at a time.
 const ENTRIES: usize = 256;
 /// What `fallocate(2)` asks for.
@@ -78,8 +80,9 @@ impl Queue {
     }
 }
 
-/// What the kernel asks, on the thread that reads it.
+/// What the kernel asks, on a thread that reads it.
 struct Calls {
+    fs: Arc<Fs>,
     queue: Arc<Queue>,
     clock: Clock,
 }
@@ -134,8 +137,9 @@ impl Mounted {
         clock: Clock,
     ) -> io::Result<Mounted> {
         let queue = Arc::<Queue>::default();
-        let calls = Calls { queue: queue.clone(), clock };
+        let calls = Calls { fs: fs.clone(), queue: queue.clone(), clock };
         let mut config = Config::default();
+        (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
             MountOption::FSName(source.into()),
             MountOption::Subtype("parafs".into()),
@@ -311,11 +315,48 @@ impl Calls {
         self.queue.put(call);
     }
 
+    /// Answers, when what is left of a deletion is done.
+    fn end_delete(&self, reply: ReplyEmpty, what: Result<Deleted, FsError>) {
+        match what {
+            Ok(deleted) if deleted.is_done() => reply.ok(),
+            Ok(left) => {
+                let work = move |fs: Arc<Fs>, cx| async move { fs.end_delete(&cx, left).await };
+                self.go(reply, work, done);
+            }
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    /// The same, if it can't be done at once on this thread.
+    fn go_at_once<R, T, F, W>(
+        &self,
+        reply: R,
+        at_once: impl FnOnce(&Fs) -> Option<Result<T, FsError>>,
+        work: W,
+        answer: impl FnOnce(R, T, &Arc<Fs>) + Send + 'static,
+    ) where
+        R: Answers + Send + 'static,
+        T: 'static,
+        F: Future<Output = Result<T, FsError>> + 'static,
+        W: FnOnce(Arc<Fs>, Cx) -> F + Send + 'static,
+    {
+        match at_once(&self.fs) {
+            Some(Ok(done)) => answer(reply, done, &self.fs),
+            Some(Err(e)) => reply.fails(errno(&e)),
+            None => self.go(reply, work, answer),
+        }
+    }
+
     fn make(&self, dir: INodeNo, name: &OsStr, new: New, reply: ReplyEntry) {
-        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
-        self.go(
+        let (dir, now) = (nid(dir), (self.clock)());
+        let (of, owned) = (new.clone(), name.as_bytes().to_vec());
+        self.go_at_once(
             reply,
-            move |fs, cx| async move { create(&fs, &cx, dir, &name, new, now).await },
+            |fs| {
+                let new = in_group(fs.try_attributes(dir)?.ok()?, new);
+                fs.try_create(dir, name.as_bytes(), &new, now, false)
+            },
+            move |fs, cx| async move { create(&fs, &cx, dir, &owned, of, now).await },
             entry,
         );
     }
@@ -343,17 +384,22 @@ async fn create(
     cx: &Cx,
     dir: Nid,
     name: &[u8],
-    mut new: New,
+    new: New,
     now: Time,
 ) -> Result<Attributes, FsError> {
-    let parent = fs.attributes(cx, dir).await?;
+    let new = in_group(fs.attributes(cx, dir).await?, new);
+    fs.create(cx, dir, name, &new, now).await
+}
+
+/// With the group that its directory says.
+fn in_group(parent: Attributes, mut new: New) -> New {
     if parent.mode & SETGID != 0 {
         new.gid = parent.gid;
         if new.mode & 0o170_000 == DIRECTORY {
             new.mode |= SETGID;
         }
     }
-    fs.create(cx, dir, name, &new, now).await
+    new
 }
 
 fn new(req: &Request, mode: u32) -> New {
@@ -388,11 +434,16 @@ impl Filesystem for Calls {
     }
 
     fn lookup(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let (dir, name) = (nid(dir), name.as_bytes().to_vec());
-        self.go(
+        let dir = nid(dir);
+        let owned = name.as_bytes().to_vec();
+        self.go_at_once(
             reply,
+            |fs| match name.as_bytes() {
+                b"." | b".." => None,
+                name => fs.try_lookup(dir, name),
+            },
             move |fs, cx| async move {
-                match &name[..] {
+                match &owned[..] {
                     b"." => fs.attributes(&cx, dir).await,
                     b".." => {
                         let parent = fs.parent(&cx, dir).await?;
@@ -407,7 +458,12 @@ impl Filesystem for Calls {
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let ino = nid(ino);
-        self.go(reply, move |fs, cx| async move { fs.attributes(&cx, ino).await }, attributes);
+        self.go_at_once(
+            reply,
+            |fs| fs.try_attributes(ino),
+            move |fs, cx| async move { fs.attributes(&cx, ino).await },
+            attributes,
+        );
     }
 
     fn setattr(
@@ -437,8 +493,9 @@ impl Filesystem for Calls {
         };
         let mode = mode.map(|mode| mode as u16);
         let change = Change { mode, uid, gid, size, atime: time(atime), mtime: time(mtime) };
-        self.go(
+        self.go_at_once(
             reply,
+            |fs| fs.try_change(ino, &change, now),
             move |fs, cx| async move { fs.change(&cx, ino, &change, now).await },
             attributes,
         );
@@ -484,8 +541,16 @@ impl Filesystem for Calls {
     }
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
-        self.go(reply, move |fs, cx| async move { fs.unlink(&cx, dir, &name, now).await }, done);
+        let (dir, now) = (nid(dir), (self.clock)());
+        match self.fs.try_unlink(dir, name.as_bytes(), now) {
+            Some(unlinked) => self.end_delete(reply, unlinked),
+            None => {
+                let name = name.as_bytes().to_vec();
+                let work =
+                    move |fs: Arc<Fs>, cx| async move { fs.unlink(&cx, dir, &name, now).await };
+                self.go(reply, work, done);
+            }
+        }
     }
 
     fn rmdir(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -532,8 +597,9 @@ impl Filesystem for Calls {
 
     fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let ino = nid(ino);
-        self.go(
+        self.go_at_once(
             reply,
+            |fs| fs.try_open(ino),
             move |fs, cx| async move { fs.open(&cx, ino).await },
             |reply, (), _| reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE),
         );
@@ -549,12 +615,17 @@ impl Filesystem for Calls {
         _: i32,
         reply: ReplyCreate,
     ) {
-        let (dir, name, now) = (nid(dir), name.as_bytes().to_vec(), (self.clock)());
+        let (dir, now) = (nid(dir), (self.clock)());
         let new = new(req, mode);
-        self.go(
+        let (of, owned) = (new.clone(), name.as_bytes().to_vec());
+        self.go_at_once(
             reply,
+            |fs| {
+                let new = in_group(fs.try_attributes(dir)?.ok()?, new);
+                fs.try_create(dir, name.as_bytes(), &new, now, true)
+            },
             move |fs, cx| async move {
-                let made = create(&fs, &cx, dir, &name, new, now).await?;
+                let made = create(&fs, &cx, dir, &owned, of, now).await?;
                 fs.open(&cx, made.ino).await?;
                 Ok(made)
             },
@@ -577,7 +648,10 @@ impl Filesystem for Calls {
         reply: ReplyEmpty,
     ) {
         let ino = nid(ino);
-        self.go(reply, move |fs, cx| async move { fs.release(&cx, ino).await }, done);
+        match self.fs.try_release(ino) {
+            Some(released) => self.end_delete(reply, released),
+            None => self.go(reply, move |fs, cx| async move { fs.release(&cx, ino).await }, done),
+        }
     }
 
     fn read(
@@ -593,8 +667,15 @@ impl Filesystem for Calls {
     ) {
         let ino = nid(ino);
         let bytes = bytes.min(BYTES_MAX) as usize;
-        self.go(
+        self.go_at_once(
             reply,
+            |fs| {
+                let mut data = vec![0; bytes];
+                Some(fs.try_read(ino, offset, &mut data)?.map(|n| {
+                    data.truncate(n);
+                    data
+                }))
+            },
             move |fs, cx| async move {
                 let mut data = vec![0; bytes];
                 let n = fs.read(&cx, ino, offset, &mut data).await?;
@@ -617,7 +698,14 @@ impl Filesystem for Calls {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (ino, data, now) = (nid(ino), data.to_vec(), (self.clock)());
+        let (ino, now) = (nid(ino), (self.clock)());
+        if let Some(written) = self.fs.try_write(ino, offset, data, now) {
+            return match written {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(e) => reply.error(errno(&e)),
+            };
+        }
+        let data = data.to_vec();
         self.go(
             reply,
             move |fs, cx| async move {
@@ -628,9 +716,9 @@ impl Filesystem for Calls {
         );
     }
 
-    /// Somebody closes it: nothing is promised by that.
+    /// Somebody closes it: nothing is promised by that, and the kernel need not ask again.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+        reply.error(Errno::ENOSYS);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, data_only: bool, reply: ReplyEmpty) {

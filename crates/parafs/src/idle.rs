@@ -24,17 +24,17 @@ use std::sync::{Arc, Weak};
 const FREE_SHARE: u64 = 40;
 
 impl State {
-    /// Somebody asks for something.
-    pub(crate) fn asked(&mut self, now: Ns) {
-        self.used_at = now;
+    /// How old it is: what is written from now on is as old.
+    pub(crate) fn grow_older(&mut self, now: Ns) {
         self.segments.age = self.age_before + now.saturating_sub(self.mounted_at).as_ns() / SECOND;
     }
 
     /// The segment that is cleaned next in idle time, if it is worth it; none of those that were.
     fn idle_victim(&self, cleaned: &BTreeSet<u32>) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let free = u64::from(self.segments.unwritten()) * pages;
-        let invalid = self.layout.shape.pages() - self.segments.valid() - free;
+        // What the next checkpoint frees is as good as free.
+        let free = u64::from(self.segments.unwritten() + self.segments.empty()) * pages;
+        let invalid = (self.layout.shape.pages() - self.segments.valid()).saturating_sub(free);
         match free * 100 < FREE_SHARE * (free + invalid) {
             true => self.segments.victim_by_cost(cleaned),
             false => None,
@@ -57,22 +57,19 @@ impl Fs {
     }
 
     /// Does one round of what is due.
-    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool) {
+    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool, idle: bool) {
         // Whoever asks for what failed here is told why.
         if commit && self.has_dirty() {
             let _ = self.sync(cx).await;
         }
-        let (idle, since) = (self.options.idle, self.lock().used_at);
+        let asks = self.lock().asks;
         let is_idle = || {
             let s = self.lock();
+            let wanted = !s.ending && !s.cleaning && s.read_only.is_none();
             // What it makes dirty needs a checkpoint, and that needs room: none of it comes back before.
-            let has_room =
-                s.has_room_to_tidy(self.options.dirty_nodes) || mutant!("parafs.idle-greedy");
-            s.used_at == since && !s.ending && !s.cleaning && s.read_only.is_none() && has_room
+            let has_room = s.has_room_at_once(&self.options) || mutant!("parafs.idle-greedy");
+            idle && wanted && has_room && s.asks == asks && self.channels.is_idle()
         };
-        if idle == Ns::ZERO || cx.now() < since + idle {
-            return;
-        }
         // Nodes that were taken out stay valid where they are until a checkpoint has them elsewhere.
         let mut cleaned = BTreeSet::new();
         while is_idle() {
@@ -108,6 +105,7 @@ impl Fs {
 async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
     let never = Notify::new();
     let mut committed = cx.now();
+    let (mut asks, mut asked_at) = (0, cx.now());
     loop {
         let next = cx.now() + every;
         cx.arm_idle(next);
@@ -119,10 +117,15 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
                 return;
             }
             s.tidying = true;
+            s.grow_older(cx.now());
+            if s.asks != asks {
+                (asks, asked_at) = (s.asks, cx.now());
+            }
         }
-        let commit = fs.options.commit;
+        let (idle, commit) = (fs.options.idle, fs.options.commit);
+        let is_idle = idle > Ns::ZERO && cx.now() >= asked_at + idle;
         let is_due = commit > Ns::ZERO && cx.now() >= committed + commit;
-        fs.tidy(&cx, is_due).await;
+        fs.tidy(&cx, is_due, is_idle).await;
         if is_due {
             committed = cx.now();
         }

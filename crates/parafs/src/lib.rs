@@ -44,6 +44,6 @@ pub use fsck::{Report, check};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Make, mkfs};
 pub use mount::{Recovered, label};
-pub use ops::{Attributes, Change, Entry, Fallocate, New, Rename, Seek, Set, Space};
+pub use ops::{Attributes, Change, Deleted, Entry, Fallocate, New, Rename, Seek, Set, Space};
 pub use segments::Allocation;
 pub use stats::Stats;

@@ -161,7 +161,7 @@ impl Fs {
         (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
         let mut state = State::new(&sb, segments, nat);
         state.version = pack.version;
-        (state.age_before, state.mounted_at, state.used_at) = (age_before, cx.now(), cx.now());
+        (state.age_before, state.mounted_at) = (age_before, cx.now());
         let journal = options.journal;
         state.journals =
             (journal.min(NAT_JOURNAL as usize), (journal / 10).clamp(1, SIT_JOURNAL as usize));

@@ -311,7 +311,7 @@ impl Segments {
         match self.next_region(heat, able) {
             Some(region) if has(region) => Ok(self.give(region, heat, owner)),
             Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
-            None => Err(Stop::Need(Need::Room)),
+            None => Err(Stop::Need(Need::Room { kept })),
         }
     }
 
@@ -341,7 +341,7 @@ impl Segments {
             .min_by_key(|region| (has(*region), *region));
         match least {
             Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
-            None => Err(Stop::Need(Need::Room)),
+            None => Err(Stop::Need(Need::Room { kept: 0 })),
         }
     }
 
@@ -481,14 +481,17 @@ impl Segments {
     }
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
-    /// have nothing left: (segment, region).
+    /// have nothing left: (segment, region). Where few are left it is one for that head.
     pub(crate) fn choose(&self, region: u32, heat: Heat) -> Vec<(u32, u32)> {
         let mut chosen = Vec::new();
-        for other in 0..self.layout.shape.regions {
+        let regions = self.layout.shape.regions;
+        let few = self.free() < 4 * regions.max(4);
+        let most = if few { 1 } else { self.layout.assigned() };
+        for other in 0..regions {
             let is_empty = self.head_has(&self.heads[self.head(other, heat)]) == 0;
-            if other == region || is_empty {
+            if other == region || is_empty && !few {
                 let free = self.free[other as usize].iter();
-                let some = free.take(self.layout.assigned() as usize);
+                let some = free.take(most as usize);
                 chosen.extend(some.map(|segment| (*segment, other)));
             }
         }

@@ -38,8 +38,10 @@ pub(crate) enum Need {
     Cut(Nid),
     /// Numbers for nodes: a checkpoint gives back those of nodes that are gone.
     Numbers,
-    /// A free segment: somebody has to clean.
-    Room,
+    /// More free segments than those that are kept for others: somebody has to clean.
+    Room {
+        kept: u32,
+    },
     /// That nobody gives segments to a head, and that pages of directories have arrived.
     Quiet,
 }
@@ -106,8 +108,8 @@ pub(crate) struct State {
     pub(crate) tidying: bool,
     /// It is being unmounted: nobody begins anything unasked.
     pub(crate) ending: bool,
-    /// When somebody asked for something last.
-    pub(crate) used_at: Ns,
+    /// How often somebody has asked for something.
+    pub(crate) asks: u64,
     /// When it was mounted, and how old it was then, in seconds.
     pub(crate) mounted_at: Ns,
     pub(crate) age_before: u64,
@@ -177,7 +179,7 @@ impl State {
             cleaning: false,
             tidying: false,
             ending: false,
-            used_at: Ns::ZERO,
+            asks: 0,
             mounted_at: Ns::ZERO,
             age_before: 0,
             cold_nodes: BTreeSet::new(),

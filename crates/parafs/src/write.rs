@@ -62,7 +62,8 @@ impl State {
         // Cleaning goes on where nobody else may.
         let kept = match by {
             By::Cleaner => 1,
-            By::Anybody | By::IdleCleaner => self.free_for_nodes() + 2,
+            By::Anybody => self.free_for_nodes() + 2,
+            By::IdleCleaner => self.free_min(),
         };
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
@@ -254,7 +255,7 @@ impl Fs {
                         // Whoever brings it may wait for these.
                         outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
                         match (need, by) {
-                            (Need::Room, By::Cleaner | By::IdleCleaner) => {
+                            (Need::Room { .. }, By::Cleaner | By::IdleCleaner) => {
                                 return outcome.and(Err(FsError::NoSpace));
                             }
                             (need, _) => self.bring(cx, need).await?,
@@ -346,7 +347,7 @@ impl Fs {
         self.with(cx, |s| s.writable()).await?;
         {
             let mut s = self.lock();
-            s.asked(cx.now());
+            s.asks += 1;
             s.stats.fsyncs += 1;
         }
         self.write_range(cx, ino, 0..u64::MAX).await?;

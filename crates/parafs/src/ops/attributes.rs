@@ -102,6 +102,22 @@ impl Fs {
         self.with(cx, |s| s.attributes(ino)).await
     }
 
+    /// As [`Fs::attributes`], on any thread, if nothing has to be waited for.
+    pub fn try_attributes(&self, ino: Nid) -> Option<Result<Attributes>> {
+        self.at_once(false, |s| s.attributes(ino))
+    }
+
+    /// As [`Fs::change`], on any thread, if the size stays and nothing has to be waited for.
+    pub fn try_change(&self, ino: Nid, change: &Change, now: Time) -> Option<Result<Attributes>> {
+        match change.size {
+            Some(_) => None,
+            None => self.at_once(true, |s| {
+                s.change(ino, change, now)?;
+                s.attributes(ino)
+            }),
+        }
+    }
+
     /// Changes what is asked for, and what the file is then. A new size comes first.
     ///
     /// # Errors

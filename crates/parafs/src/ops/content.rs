@@ -382,7 +382,7 @@ impl Fs {
         offset: u64,
         into: &mut [u8],
     ) -> Result<usize> {
-        self.lock().asked(cx.now());
+        self.lock().asks += 1;
         let piece = AT_A_TIME * self.sb.layout.shape.page_bytes();
         let mut done = 0;
         for part in into.chunks_mut(piece) {
@@ -393,6 +393,19 @@ impl Fs {
             }
         }
         Ok(done)
+    }
+
+    /// As [`Fs::read`], on any thread and in one step, if everything is in memory; nothing else.
+    pub fn try_read(&self, ino: Nid, offset: u64, into: &mut [u8]) -> Option<Result<usize>> {
+        self.at_once(false, |s| s.read(ino, offset, into))
+    }
+
+    /// As [`Fs::write`] of 1 MiB at most, on any thread, if nothing has to be waited for.
+    pub fn try_write(&self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Option<Result<()>> {
+        match data.len() <= PIECE {
+            true => self.at_once(true, |s| s.write(ino, offset, data, now)),
+            false => None,
+        }
     }
 
     /// Writes to a file. It is durable behind an fsync.

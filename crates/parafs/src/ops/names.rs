@@ -327,6 +327,39 @@ impl State {
         Ok(None)
     }
 
+    fn open(&mut self, ino: Nid) -> Step<()> {
+        self.inode(ino)?;
+        *self.opens.entry(ino).or_default() += 1;
+        Ok(())
+    }
+
+    /// A file that is deleted now, if it was the last one who needed it.
+    fn release(&mut self, ino: Nid) -> Step<Option<Nid>> {
+        let Some(count) = self.opens.get(&ino).copied() else { return Ok(None) };
+        if count > 1 {
+            self.opens.insert(ino, count - 1);
+            return Ok(None);
+        }
+        let gone = self.inode(ino)?.links == 0;
+        self.opens.remove(&ino);
+        Ok(gone.then_some(ino))
+    }
+
+    /// Deletes a file that nobody needs if it is short and its nodes are in memory; false where
+    /// something of it is left, which nobody else touches from now on.
+    fn delete_short(&mut self, ino: Nid) -> bool {
+        self.pages.cut(ino, 0);
+        for _ in 0..SHORT {
+            match self.delete_piece(ino) {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(_) => break,
+            }
+        }
+        self.cuts.insert(ino);
+        false
+    }
+
     /// Deletes a piece of a file that nobody needs; true when nothing of it is left.
     pub(crate) fn delete_piece(&mut self, ino: Nid) -> Step<bool> {
         if !self.cut_piece(ino, 0)? {
@@ -351,6 +384,21 @@ impl State {
     }
 }
 
+/// Pieces of a file, the inode and what each direct node names, that are deleted in one step.
+const SHORT: u32 = 4;
+
+/// A file whose last name is gone; what is left of it is deleted by [`Fs::end_delete`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Deleted(Option<Nid>);
+
+impl Deleted {
+    /// Nothing is left of it, or it stays.
+    pub fn is_done(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
 impl Fs {
     /// The file of this name.
     ///
@@ -362,6 +410,62 @@ impl Fs {
             s.attributes(found.ino)
         })
         .await
+    }
+
+    /// As [`Fs::lookup`], on any thread, if nothing has to be waited for.
+    pub fn try_lookup(&self, dir: Nid, name: &[u8]) -> Option<Result<Attributes>> {
+        self.at_once(false, |s| {
+            let found = s.child(dir, name)?;
+            s.attributes(found.ino)
+        })
+    }
+
+    /// As [`Fs::create`], on any thread, if nothing has to be waited for. With `open` it is open then.
+    pub fn try_create(
+        &self,
+        dir: Nid,
+        name: &[u8],
+        new: &New,
+        now: Time,
+        open: bool,
+    ) -> Option<Result<Attributes>> {
+        self.at_once(true, |s| {
+            let made = s.create(dir, name, new, now)?;
+            if open {
+                *s.opens.entry(made.ino).or_default() += 1;
+            }
+            Ok(made)
+        })
+    }
+
+    /// As [`Fs::unlink`], on any thread, if nothing has to be waited for and the file is short.
+    pub fn try_unlink(&self, dir: Nid, name: &[u8], now: Time) -> Option<Result<Deleted>> {
+        self.at_once(true, |s| {
+            let Some(ino) = s.unlink(dir, name, false, now)? else { return Ok(Deleted(None)) };
+            Ok(Deleted((!s.delete_short(ino)).then_some(ino)))
+        })
+    }
+
+    /// As [`Fs::open`], on any thread, if nothing has to be waited for.
+    pub fn try_open(&self, ino: Nid) -> Option<Result<()>> {
+        self.at_once(false, |s| s.open(ino))
+    }
+
+    /// As [`Fs::release`], on any thread, if nothing has to be waited for and a file that goes with it
+    /// is short.
+    pub fn try_release(&self, ino: Nid) -> Option<Result<Deleted>> {
+        self.at_once(false, |s| {
+            let Some(ino) = s.release(ino)? else { return Ok(Deleted(None)) };
+            Ok(Deleted((!s.delete_short(ino)).then_some(ino)))
+        })
+    }
+
+    /// Does what is left of a deletion.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub async fn end_delete(self: &Arc<Fs>, cx: &Cx, deleted: Deleted) -> Result<()> {
+        self.delete(cx, deleted.0).await
     }
 
     /// Makes a file of any type.
@@ -508,12 +612,7 @@ impl Fs {
     /// # Errors
     /// There is no such file.
     pub async fn open(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
-        self.with(cx, |s| {
-            s.inode(ino)?;
-            *s.opens.entry(ino).or_default() += 1;
-            Ok(())
-        })
-        .await
+        self.with(cx, |s| s.open(ino)).await
     }
 
     /// Somebody who has opened a file does not need it any more.
@@ -521,18 +620,7 @@ impl Fs {
     /// # Errors
     /// It was to be deleted, and that could not be begun.
     pub async fn release(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
-        let gone = self
-            .with(cx, |s| {
-                let Some(count) = s.opens.get(&ino).copied() else { return Ok(None) };
-                if count > 1 {
-                    s.opens.insert(ino, count - 1);
-                    return Ok(None);
-                }
-                let gone = s.inode(ino)?.links == 0;
-                s.opens.remove(&ino);
-                Ok(gone.then_some(ino))
-            })
-            .await?;
+        let gone = self.with(cx, |s| s.release(ino)).await?;
         self.delete(cx, gone).await
     }
 }

@@ -6,7 +6,7 @@ use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{Allocation, Cleaners, Fs, Medium, Options, ROOT, Stats};
 use flashlane_rt::Cx;
 use flashlane_testkit::files::{
-    FILE, content, create, make_on, mount_with, now, run, small, sound_on,
+    DIR, FILE, content, create, make_on, mount_with, now, run, small, sound_on,
 };
 use std::sync::Arc;
 
@@ -193,5 +193,38 @@ fn what_is_dirty_is_written_within_half_a_minute() {
         drop(fs);
         let (fs, _) = cut(&cx, &ssd).await;
         assert_eq!(content(&cx, &fs, file).await, data);
+    });
+}
+
+/// More is written out at once than is free, and what frees room is a checkpoint: heads of nodes need
+/// segments for it.
+#[test]
+fn a_write_out_leaves_room_for_the_checkpoint_that_frees_more() {
+    run(1, async move |cx| {
+        let spec = DeviceSpec::preset("parafs").expect("a preset");
+        let spec = spec.with_parallelism(8, 1).with_chunks_per_pu(64);
+        let options = SsdOptions { store: StoreKind::Memory, ..SsdOptions::default() };
+        let ssd = Ssd::new(&spec, options).expect("a device");
+        let sftl = Sftl::create(&cx, ssd, SftlConfig::default()).await;
+        let medium = Medium::from(sftl.expect("it is large enough"));
+        make_on(&cx, medium.clone(), 2).await.expect("it is large enough");
+        let fs = mount_with(&cx, &medium, quiet()).await;
+        for round in 0..3 {
+            let dir = create(&cx, &fs, ROOT, &format!("d{round}"), DIR).await.ino;
+            for i in 0..4000 {
+                create(&cx, &fs, dir, &format!("{i}"), FILE).await;
+            }
+            for i in 0..4000 {
+                let name = format!("{i}").into_bytes();
+                fs.unlink(&cx, dir, &name, now(&cx)).await.expect("it is there");
+            }
+        }
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        let data = vec![1; 1 << 20];
+        for i in 0..7 * 128 {
+            fs.write(&cx, file, (i % 128) << 20, &data, now(&cx)).await.expect("there is room");
+        }
+        assert!(fs.stats().foreground_victims < 10, "a checkpoint was enough: {:?}", fs.stats());
+        fs.unmount(&cx).await.expect("it is written");
     });
 }
