@@ -269,8 +269,13 @@ impl Alive {
         (actor.gap, actor.contents, actor.names) = (self.gap, self.contents, self.names);
         (actor.faulty, actor.said) = (self.faulty, self.said.clone());
         actor.aim = span.aim().cloned();
+        let mut rng = Rng::stream(span.seed, "testkit.files.idle", 0);
         for _ in 0..(self.steps * span.plan.effort / 100).max(3) {
             actor.step().await?;
+            if rng.below(16) == 0 {
+                // Nobody asks for anything for a while.
+                cx.sleep(Ns::from_us(one_of(&mut rng, &[100, 1_000, 3_000]))).await;
+            }
             self.ended.set(self.ended.get() + 1);
             if actor.ends {
                 return Ok(End::Cut);
