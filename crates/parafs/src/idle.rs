@@ -66,9 +66,7 @@ impl Fs {
         let is_idle = || {
             let s = self.lock();
             let wanted = !s.ending && !s.cleaning && s.read_only.is_none();
-            // What it makes dirty needs a checkpoint, and that needs room: none of it comes back before.
-            let has_room = s.has_room_at_once(&self.options) || mutant!("parafs.idle-greedy");
-            idle && wanted && has_room && s.asks == asks && self.channels.is_idle()
+            idle && wanted && s.asks == asks && self.channels.is_idle()
         };
         // Nodes that were taken out stay valid where they are until a checkpoint has them elsewhere.
         let mut cleaned = BTreeSet::new();
