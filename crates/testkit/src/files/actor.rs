@@ -695,9 +695,16 @@ impl Actor {
         }
         let known = self.known.lock();
         let wanted = known.files.get(&ino).map(|file| &file.now);
-        match is.ok().as_ref() == wanted {
+        match is.as_ref().ok() == wanted {
             true => Ok(()),
-            false => Err(format!("{op}: file {ino} does not hold what was written to it")),
+            false => {
+                let (is, wanted) = (is.unwrap_or_default(), wanted.cloned().unwrap_or_default());
+                let at = is.iter().zip(&wanted).position(|(is, wanted)| is != wanted);
+                let of = (is.len(), wanted.len(), at.map(|at| (at, is[at], wanted[at])));
+                Err(format!(
+                    "{op}: file {ino} is not what was written: {of:?} (bytes, wanted, where)"
+                ))
+            }
         }
     }
 
