@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged sequences soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,7 +105,11 @@ damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under
 	FLASHLANE_DAMAGE=$(DAMAGE) $(CARGO) test --workspace --test ssd damage
 	FLASHLANE_DAMAGE=$(DAMAGE) $(CARGO) test --workspace --test damaged_images
 
-soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
+sequences: ## ParaFS: every sequence of OPERATIONS (3) file operations, cut at every command: minutes
+	FLASHLANE_OPERATIONS=$(or $(OPERATIONS),3) FLASHLANE_JOBS=$$(nproc) \
+		$(CARGO) test --release -p flashlane-parafs --test fs every:: -- --nocapture
+
+soak: damaged sequences ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
 minutes: ## Commands of the README and the cookbook that take minutes; a guest of QEMU

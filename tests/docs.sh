@@ -87,7 +87,7 @@ allow files "base"
 allow ext4 "base"
 allow idiscard "base rt ftl ext4 trace"
 allow cli "base rt media ocssd ftl lab testkit files ext4 idiscard"
-allow testkit "base rt media ocssd ftl stack"
+allow testkit "base rt media ocssd ftl stack parafs"
 allow model ""
 
 for toml in crates/*/Cargo.toml; do

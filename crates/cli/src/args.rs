@@ -17,7 +17,7 @@ use flashlane_lab::trace::convert::check_name;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading, Take};
 use flashlane_testkit::Mode;
-use flashlane_testkit::stacks::STACKS;
+use flashlane_testkit::stacks::subjects;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
@@ -835,7 +835,7 @@ pub(crate) struct Torture {
 }
 
 fn stack_names() -> String {
-    STACKS.iter().map(|stack| stack.name).collect::<Vec<_>>().join(", ")
+    subjects().map(|subject| subject.name()).collect::<Vec<_>>().join(", ")
 }
 
 fn mode_of(word: &str) -> Result<Mode, String> {

@@ -14,8 +14,9 @@
 use crate::fs::Fs;
 use crate::state::State;
 use crate::write::By;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::{Cx, Notify};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
 /// Segments are cleaned in idle time until so much of what is not valid is free: F2FS sleeps longer
@@ -28,14 +29,14 @@ impl State {
         self.segments.age = self.age_before + now.saturating_sub(self.mounted_at).as_ns() / SECOND;
     }
 
-    /// The segment that is cleaned next in idle time, if it is worth it.
-    fn idle_victim(&self) -> Option<u32> {
+    /// The segment that is cleaned next in idle time, if it is worth it; none of those that were.
+    fn idle_victim(&self, cleaned: &BTreeSet<u32>) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
         // What the next checkpoint frees is as good as free.
         let free = u64::from(self.segments.unwritten() + self.segments.empty()) * pages;
         let invalid = (self.layout.shape.pages() - self.segments.valid()).saturating_sub(free);
         match free * 100 < FREE_SHARE * (free + invalid) {
-            true => self.segments.victim_by_cost(),
+            true => self.segments.victim_by_cost(cleaned),
             false => None,
         }
     }
@@ -67,8 +68,13 @@ impl Fs {
             let wanted = !s.ending && !s.cleaning && s.read_only.is_none();
             idle && wanted && s.asks == asks && self.channels.is_idle()
         };
+        // Nodes that were taken out stay valid where they are until a checkpoint has them elsewhere.
+        let mut cleaned = BTreeSet::new();
         while is_idle() {
-            let Some(victim) = self.lock().idle_victim() else { break };
+            let Some(victim) = self.lock().idle_victim(&cleaned) else { break };
+            if !mutant!("parafs.idle-again") {
+                cleaned.insert(victim);
+            }
             if self.empty(cx, victim, By::IdleCleaner).await.is_err() {
                 return;
             }

@@ -16,6 +16,7 @@ use crate::nat::Nat;
 use crate::recover;
 use crate::segments::Segments;
 use crate::state::State;
+use flashlane_base::mutant;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::sync::Arc;
@@ -82,6 +83,8 @@ pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Re
                 newest = Some(found);
             }
             Ok(_) => {}
+            // It may be the newer one, behind which what the other names is gone.
+            Err(e @ FsError::Io(_)) if !mutant!("parafs.pack-unread") => return Err(e),
             Err(e) => why = Some(e),
         }
     }

@@ -22,6 +22,9 @@ use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// Times that a page is read before it counts as one that was being written when the power went.
+const TRIES: u32 = 8;
+
 /// Pages that are read at a time.
 const AT_ONCE: usize = 32;
 
@@ -155,7 +158,14 @@ async fn nodes_in(
             let (fs, theirs, addr) = (fs.clone(), cx.clone(), layout.addr(segment, *page));
             reads.push(cx.spawn_join(async move {
                 let mut bytes = vec![0; layout.shape.page_bytes()];
-                fs.medium.read(&theirs, &layout, addr, &mut bytes).await.map(|()| bytes)
+                let mut tries = if mutant!("parafs.nodes-read-once") { 1 } else { TRIES };
+                loop {
+                    tries -= 1;
+                    match fs.medium.read(&theirs, &layout, addr, &mut bytes).await {
+                        Err(_) if tries > 0 => {}
+                        read => return read.map(|()| bytes),
+                    }
+                }
             }));
         }
         for read in reads {

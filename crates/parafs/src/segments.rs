@@ -14,6 +14,7 @@ use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
 use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
+use flashlane_base::mutant;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -172,6 +173,8 @@ impl Segments {
         for (number, entry) in entries.into_iter().enumerate() {
             let valid = (0..layout.shape.segment_pages).filter(|p| bit(&entry.valid, *p)).count();
             s.all[number].valid = valid as u32;
+            // Of a segment without anything valid the summary tells of an earlier use.
+            s.all[number].asked = valid == 0;
             s.valid += valid as u64;
             s.all[number].entry = entry;
             if valid > 0 {
@@ -458,8 +461,8 @@ impl Segments {
     pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
         let (segment, page) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
-        if s.owners.is_none() {
-            // Of a segment without anything valid the summary tells of an earlier use.
+        // What is valid by the checkpoint keeps its owner, though a mount has taken it away.
+        if s.owners.is_none() && mutant!("parafs.summary-forgotten") {
             s.asked = s.valid == 0;
         }
         let owners = s.owners.get_or_insert_default();
@@ -574,7 +577,7 @@ impl Segments {
     /// The segment that is worth most: what it frees, times how long nothing in it has changed, by what
     /// it costs to read it and to write what is valid ("The Design and Implementation of a
     /// Log-Structured File System", 3.6: `(1 - u) * age / (1 + u)`).
-    pub(crate) fn victim_by_cost(&self) -> Option<u32> {
+    pub(crate) fn victim_by_cost(&self, but: &BTreeSet<u32>) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
         let worth = |segment: &u32| {
             let s = &self.all[*segment as usize];
@@ -584,7 +587,8 @@ impl Segments {
         };
         let all = 0..self.all.len() as u32;
         // Of equals the first one.
-        all.filter(|segment| self.is_victim(*segment)).rev().max_by_key(worth)
+        let may = |segment: &u32| self.is_victim(*segment) && !but.contains(segment);
+        all.filter(may).rev().max_by_key(worth)
     }
 
     /// It was filled, and its pages may be moved.

@@ -17,8 +17,8 @@
 
 use clap::Parser;
 use flashlane_base::{Lba, Ns};
-use flashlane_testkit::stacks::{self, STACKS};
-use flashlane_testkit::{Plan, Stack, cut_everywhere, run_seed, swarm};
+use flashlane_testkit::stacks::subjects;
+use flashlane_testkit::{Plan, Subject, cut_everywhere, run_seed, swarm};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -59,19 +59,17 @@ struct Args {
     everywhere: Option<u64>,
 }
 
-fn targets(name: &str) -> Result<Vec<&'static Stack>, String> {
-    match (name, stacks::find(name)) {
-        ("all", _) => Ok(STACKS.iter().collect()),
-        (_, Some(stack)) => Ok(vec![stack]),
-        _ => {
-            let known: Vec<_> = STACKS.iter().map(|s| s.name).collect();
-            Err(format!("no target `{name}`; there are {} and all", known.join(", ")))
-        }
+fn targets(name: &str) -> Result<Vec<&'static dyn Subject>, String> {
+    let found: Vec<_> = subjects().filter(|s| name == "all" || s.name() == name).collect();
+    if found.is_empty() {
+        let known: Vec<_> = subjects().map(|s| s.name()).collect();
+        return Err(format!("no target `{name}`; there are {} and all", known.join(", ")));
     }
+    Ok(found)
 }
 
 /// Runs a seed, a second time if asked; true when it was good.
-fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
+fn one(stack: &dyn Subject, seed: u64, args: &Args, quiet: bool) -> bool {
     let plan = Plan {
         effort: args.effort,
         watched: args.watch.map(Lba::new),
@@ -88,14 +86,14 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
     if let Some(most) = args.everywhere {
         let cuts = cut_everywhere(stack, seed, &plan, most as usize);
         match &cuts {
-            Ok(cuts) => println!("{}, seed {seed}: {cuts} cuts", stack.name),
+            Ok(cuts) => println!("{}, seed {seed}: {cuts} cuts", stack.name()),
             Err(failed) => println!("{failed}"),
         }
         return cuts.is_ok();
     }
     let first = run_seed(stack, seed, &plan);
     match &first {
-        Ok(done) if !quiet => println!("{}, seed {seed}: {done:?}", stack.name),
+        Ok(done) if !quiet => println!("{}, seed {seed}: {done:?}", stack.name()),
         Ok(_) => {}
         Err(failed) => {
             println!("{failed}");
@@ -103,7 +101,7 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
         }
     }
     if args.twice && run_seed(stack, seed, &plan).ok() != first.ok() {
-        println!("{}, seed {seed}: a second run did something else", stack.name);
+        println!("{}, seed {seed}: a second run did something else", stack.name());
         return false;
     }
     true
@@ -113,7 +111,7 @@ fn run() -> Result<bool, String> {
     let args = Args::parse();
     let targets = targets(&args.target)?;
     if let Some(seed) = args.seed {
-        return Ok(targets.iter().all(|stack| one(stack, seed, &args, false)));
+        return Ok(targets.iter().all(|stack| one(*stack, seed, &args, false)));
     }
     let start = Instant::now();
     let (mut good, mut bad) = (0u64, 0u64);
@@ -123,7 +121,7 @@ fn run() -> Result<bool, String> {
             break;
         }
         for stack in &targets {
-            match one(stack, seed, &args, true) {
+            match one(*stack, seed, &args, true) {
                 true => good += 1,
                 false => bad += 1,
             }

@@ -153,6 +153,8 @@ impl State {
             3..7 => self.known_kind(|(up, event)| !up && !matches!(event, Event::Host { .. })),
             _ => self.known_kind(|(up, _)| *up),
         };
+        // Of a block device there are requests and no commands.
+        let found = found.or_else(|| self.known_kind(|(up, _)| !up));
         found.unwrap_or_else(|| {
             let event = pick(&mut self.rng, &usual(part.is_multiple_of(2)));
             ((false, event.unwrap_or(Event::Struck)), 128)

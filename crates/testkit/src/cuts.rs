@@ -4,17 +4,21 @@
 //! each cut meets the state that the recorded run had there; after each the device is brought up,
 //! read whole, used a little and stopped. Never: samples where it can enumerate; `most` says how much.
 
-use crate::harness::{Failed, Plan, Stack, run_seed};
+use crate::harness::{Failed, Plan, Subject, run_seed};
 use crate::moments::Moments;
 use flashlane_base::{Ns, Rng};
 
 /// Cuts `seed` at each of its moments, up to `most` of them; returns how many cuts there were.
 /// Every second run is cut again, somewhere in its recovery.
-pub fn cut_everywhere(stack: &Stack, seed: u64, plan: &Plan, most: usize) -> Result<u64, Failed> {
+pub fn cut_everywhere(
+    stack: &dyn Subject,
+    seed: u64,
+    plan: &Plan,
+    most: usize,
+) -> Result<u64, Failed> {
     let moments = Moments::default();
-    let alone = Stack { lives: 1, ..*stack };
-    let recorded = Plan { moments: Some(moments.clone()), ..plan.clone() };
-    run_seed(&alone, seed, &recorded)?;
+    let recorded = Plan { moments: Some(moments.clone()), lives: Some(1), ..plan.clone() };
+    run_seed(stack, seed, &recorded)?;
     let mut cuts = 0;
     for (i, at) in moments.cuts(most).into_iter().enumerate() {
         let mut times = vec![at];

@@ -1,6 +1,7 @@
 //! One seed, one stack, from an empty medium to the last sector read back, over several lives.
 //!
-//! Owns: the run: bring up, drive, check, cut or stop, and again. Promises: a failure of any kind
+//! Owns: the run: bring up, drive, check, cut or stop, and again; the span of a life ([`Span`]),
+//! whoever lives it ([`Living`]). Promises: a failure of any kind
 //! (wrong content, refusal, broken counter law, panic, stall, hang) comes back as [`Failed`], which
 //! prints the one command that replays it. Never: knows which stack it drives ([`Machine`] does).
 
@@ -15,7 +16,7 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
 use flashlane_rt::sync::Notify;
-use flashlane_rt::{Bell, Cx, Idle, Port, Virtual};
+use flashlane_rt::{Bell, CostTable, Cx, Idle, Port, Virtual};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -134,8 +135,30 @@ pub struct Stack {
     pub machine: fn(u64, Size) -> Rc<dyn Machine>,
 }
 
-/// What can be run: a row of the table, or a stack of somebody's own. It is shared by threads; a
-/// machine stays on the thread that made it.
+/// What can be tortured: anything that lives several lives by a seed. It is shared by threads; what
+/// it begins stays on the thread that began it.
+pub trait Subject: Sync {
+    /// Name, as `--target` has it.
+    fn name(&self) -> &str;
+    /// Lives at most.
+    fn lives(&self) -> u64;
+    /// In so many of [`SHARE`] seeds torture has it beside the others, and so much of a full share in each.
+    fn share(&self) -> u64 {
+        SHARE
+    }
+    /// What a seed starts with.
+    fn begin(&self, seed: u64, size: Size) -> Rc<dyn Living>;
+}
+
+/// What one seed has: it keeps over its lives what the power leaves, and what must be there.
+pub trait Living {
+    /// One life, up to its end, its cut, or a defect.
+    fn live(&self, span: &Span, done: &mut Done) -> Result<(), String>;
+    fn describe(&self) -> String;
+}
+
+/// A stack of layers that gives a block device: a row of the table, or somebody's own. A machine
+/// stays on the thread that made it.
 pub trait Source: Sync {
     /// Name, as `--target` has it.
     fn name(&self) -> &str;
@@ -160,6 +183,21 @@ impl Source for Stack {
     }
     fn machine(&self, seed: u64, size: Size) -> Rc<dyn Machine> {
         (self.machine)(seed, size)
+    }
+}
+
+impl<S: Source> Subject for S {
+    fn name(&self) -> &str {
+        Source::name(self)
+    }
+    fn lives(&self) -> u64 {
+        Source::lives(self)
+    }
+    fn share(&self) -> u64 {
+        Source::share(self)
+    }
+    fn begin(&self, seed: u64, size: Size) -> Rc<dyn Living> {
+        Rc::new(Blocks { machine: self.machine(seed, size), oracle: OracleSlot::default() })
     }
 }
 
@@ -287,10 +325,14 @@ impl fmt::Debug for Failed {
     }
 }
 
+/// How a life ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub enum End {
+    /// With everything durable.
     Stopped,
+    /// The power went off.
     Cut,
+    /// Somebody wanted the run to end.
     Left,
 }
 
@@ -351,16 +393,16 @@ impl Port for Lookout {
 const LIVES: &str = "swarm.lives";
 
 /// Lives that `seed` has where nobody says how many.
-pub fn drawn_lives(stack: &dyn Source, seed: u64) -> u64 {
+pub fn drawn_lives(stack: &dyn Subject, seed: u64) -> u64 {
     1 + Rng::stream(seed, LIVES, 0).below(stack.lives())
 }
 
-pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Failed> {
+pub fn run_seed(stack: &dyn Subject, seed: u64, plan: &Plan) -> Result<Done, Failed> {
     let name = stack.name().to_string();
     let failed =
         |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
     let size = if plan.aimed { Size::Tight } else { Size::Usual };
-    let machine = stack.machine(seed, size);
+    let living = stack.begin(seed, size);
     let aim = plan.aimed.then(|| Aim::new(seed));
     let mut rng = Rng::stream(seed, LIVES, 0);
     let drawn = 1 + rng.below(stack.lives());
@@ -368,7 +410,6 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
         0 => plan.lives.unwrap_or(drawn),
         cuts => cuts + 1,
     };
-    let oracle = OracleSlot::default();
     let mut done = Done::default();
     for number in 0..lives {
         let last = number + 1 == lives;
@@ -386,9 +427,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
         }
         let aimed = aim.as_ref().map(|aim| (aim.clone(), aim.begin(!last)));
         let cut_at_end = last && plan.cut_at_end;
-        let life = Life {
-            machine: machine.clone(),
-            oracle: oracle.clone(),
+        let span = Span {
             plan,
             seed: seed ^ number << 48,
             first: number == 0,
@@ -396,15 +435,13 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             cut_at: (!last && aimed.is_none()).then_some(cut_at),
             aimed,
             cut_at_end,
-            host: Rc::default(),
-            state: Rc::default(),
             medium: MediumSlot::default(),
             leaver: Rc::default(),
         };
-        let outcome = caught(|| life.run(&mut done));
-        done.faults += life.medium.take();
+        let outcome = caught(|| living.live(&span, &mut done));
+        done.faults += span.medium.take();
         outcome.map_err(|what| {
-            let device = machine.describe();
+            let device = living.describe();
             failed(format!("life {} of {lives} on {device}: {what}", number + 1))
         })?;
         if done.left {
@@ -464,128 +501,91 @@ pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "of no text".into())
 }
 
-/// The time between power-on and power-off.
+/// The time between power-on and power-off: how long it is, and how it ends.
 #[derive(Clone)]
-struct Life {
-    machine: Rc<dyn Machine>,
-    oracle: OracleSlot,
-    plan: Plan,
-    seed: u64,
-    first: bool,
-    last: bool,
+pub struct Span {
+    pub plan: Plan,
+    pub seed: u64,
+    pub first: bool,
+    pub last: bool,
     /// The power goes off at this time, if the life is not over by then.
     cut_at: Option<Ns>,
     cut_at_end: bool,
     /// Who says at what time else, and wakes whom when it is known.
     aimed: Option<(Arc<Aim>, Arc<Notify>)>,
-    host: Rc<RefCell<Option<Rc<Host>>>>,
     medium: MediumSlot,
     leaver: Rc<Leaver>,
-    #[allow(clippy::type_complexity)]
-    state: Rc<RefCell<Option<Box<dyn Fn() -> String>>>>,
 }
 
-impl Life {
-    fn run(&self, done: &mut Done) -> Result<(), String> {
-        // The capacity is known only when the stack is up; cores and costs don't depend on it.
-        let options = self.options(1);
-        let run = Virtual::new(options.cores, self.seed, options.costs());
-        let bell = Bell::default();
-        bell.ring();
-        let (leaver, leave) = (self.leaver.clone(), self.plan.leave.clone());
-        let lookout = Lookout { leaver, bell: bell.clone(), leave, now: Ns::ZERO, times: 0 };
-        let port = run.cx().open_port(&bell, lookout);
-        let end =
-            run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
-        drop(port);
-        done.requests += self.ended();
-        done.gave_up |= self.host.borrow().as_ref().is_some_and(|h| h.has_given_up());
-        done.polls += run.polls();
-        done.span += run.now();
-        done.fingerprint = done.fingerprint.rotate_left(1) ^ run.fingerprint().0;
-        let now = run.now();
-        drop(run);
-        // Whoever still holds a part of the stack must not keep the medium busy.
-        self.host.take();
-        self.state.take();
-        if end == End::Left {
-            done.left = true;
-            return Ok(());
-        }
-        if end == End::Cut {
-            done.cuts += 1;
-            self.machine.cut(now, self.seed);
-            if let Some(oracle) = self.oracle.get() {
-                oracle.power_cut();
-            }
-        } else {
-            self.machine.off(now);
-        }
-        if let Some(oracle) = self.oracle.get() {
-            done.capacity = oracle.capacity();
-            done.durable_acks = oracle.acks_are_durable();
-            done.sectors_written = oracle.sectors_written();
-        }
-        match self.cut_at_end {
-            true => self.look_again(),
-            false => Ok(()),
-        }
-    }
+/// Of a life: who looks on.
+pub struct Onlooker<E, H> {
+    /// How many requests have ended: where none does for long, it hangs.
+    pub ended: E,
+    /// What is said of a life that hangs since a time.
+    pub hung: H,
+}
 
-    fn options(&self, capacity: u64) -> Options {
-        match self.aimed {
-            Some(_) => Options::aimed(self.seed, capacity, self.plan.effort, self.first),
-            None => Options::draw(self.seed, capacity, self.plan.effort),
-        }
-    }
-
-    /// One more life, in which everything is read and nothing else happens.
-    fn look_again(&self) -> Result<(), String> {
-        let run = Virtual::new(1, self.seed, flashlane_rt::CostTable::zero());
-        let (cx, life) = (run.cx(), self.clone());
-        let look = async move {
-            let up = life.machine.clone().up(life.boot(&cx)).await?;
-            let host = life.host_of(up.dev.clone(), &up);
-            swarm::read_back(cx, host).await.map_err(|b| b.to_string())
-        };
-        run.run(look).map_err(|stalled| stalled.to_string())?
-    }
-
-    fn aim(&self) -> Option<&Arc<Aim>> {
+impl Span {
+    /// Who aims cuts and faults, if somebody does.
+    pub fn aim(&self) -> Option<&Arc<Aim>> {
         self.aimed.as_ref().map(|(aim, _)| aim)
     }
 
-    fn boot(&self, cx: &Cx) -> Boot {
+    /// What a medium is brought up with.
+    pub fn boot(&self, cx: &Cx, oracle: &OracleSlot) -> Boot {
         Boot {
             cx: cx.clone(),
-            oracle: self.oracle.clone(),
+            oracle: oracle.clone(),
             moments: self.plan.moments.clone(),
             aim: self.aim().cloned(),
             medium: self.medium.clone(),
         }
     }
 
-    fn ended(&self) -> u64 {
-        self.host.borrow().as_ref().map_or(0, |host| host.ended())
+    /// What was aimed at has not come: the end of the work is as good a moment, every second time.
+    pub fn missed(&self) -> bool {
+        !self.last && self.aim().is_some() && self.seed.count_ones().is_multiple_of(2)
     }
 
-    fn host_of(&self, dev: Arc<dyn BlockDev>, up: &Up) -> Rc<Host> {
-        let info = dev.info();
-        let new = || {
-            let oracle = Oracle::new(info.capacity, info.content_bytes);
-            Arc::new(oracle.with_durable_acks(up.ack_is_durable))
-        };
-        let oracle = self.oracle.get_or_init(new).clone();
-        let host = Host::new(dev, oracle, self.plan.watched, up.may_give_up);
-        let host = host.noting(self.plan.moments.clone()).aimed(self.aim().cloned());
-        let host = Rc::new(host);
-        *self.host.borrow_mut() = Some(host.clone());
-        host
+    /// Has `live` run under a clock of its own until its end, its cut, or until nothing happens any
+    /// more: how it ended, and when. Nothing of the run is left then.
+    pub fn run<F: Future<Output = Result<End, String>> + 'static>(
+        &self,
+        (cores, costs): (u32, CostTable),
+        live: impl FnOnce(Cx) -> F,
+        onlooker: Onlooker<impl Fn() -> u64 + 'static, impl Fn(Ns) -> String + 'static>,
+        done: &mut Done,
+    ) -> Result<(End, Ns), String> {
+        let run = Virtual::new(cores, self.seed, costs);
+        let bell = Bell::default();
+        bell.ring();
+        let (leaver, leave) = (self.leaver.clone(), self.plan.leave.clone());
+        let lookout = Lookout { leaver, bell: bell.clone(), leave, now: Ns::ZERO, times: 0 };
+        let port = run.cx().open_port(&bell, lookout);
+        let watched = self.clone().watch(run.cx(), live(run.cx()), onlooker);
+        let end = run.run(watched).map_err(|stalled| stalled.to_string())??;
+        drop(port);
+        done.polls += run.polls();
+        done.span += run.now();
+        done.fingerprint = done.fingerprint.rotate_left(1) ^ run.fingerprint().0;
+        let now = run.now();
+        drop(run);
+        match end {
+            End::Left => done.left = true,
+            End::Cut => done.cuts += 1,
+            End::Stopped => {}
+        }
+        Ok((end, now))
     }
 
-    /// Runs the life until its end, its cut, or until nothing happens any more.
-    async fn watch(self, cx: Cx) -> Result<End, String> {
-        let mut life = pin!(cx.spawn_join(self.clone().live(cx.clone())));
+    async fn watch(
+        self,
+        cx: Cx,
+        live: impl Future<Output = Result<End, String>> + 'static,
+        onlooker: Onlooker<impl Fn() -> u64, impl Fn(Ns) -> String>,
+    ) -> Result<End, String> {
+        let Onlooker { ended, hung } = onlooker;
+        let mut life = pin!(cx.spawn_join(live));
         let mut left = pin!(self.leaver.changed.wait(&cx, || self.leaver.leaves.get()));
         let (mut look_at, mut seen) = (HUNG_AFTER, 0);
         cx.arm(look_at);
@@ -608,14 +608,14 @@ impl Life {
             }
             if left.as_mut().poll(context).is_ready() {
                 return Poll::Ready(match self.leaver.stands.get() {
-                    true => Err(self.hung(cx.now())),
+                    true => Err(hung(cx.now())),
                     false => Ok(End::Left),
                 });
             }
             if cx.now() >= look_at {
-                let ended = self.ended();
+                let ended = ended();
                 if ended == seen {
-                    return Poll::Ready(Err(self.hung(look_at - HUNG_AFTER)));
+                    return Poll::Ready(Err(hung(look_at - HUNG_AFTER)));
                 }
                 (look_at, seen) = (cx.now() + HUNG_AFTER, ended);
                 cx.arm(look_at);
@@ -623,6 +623,113 @@ impl Life {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A stack with a block device on top, and what each of its sectors may hold.
+struct Blocks {
+    machine: Rc<dyn Machine>,
+    oracle: OracleSlot,
+}
+
+impl Living for Blocks {
+    fn live(&self, span: &Span, done: &mut Done) -> Result<(), String> {
+        let life = Life {
+            span: span.clone(),
+            machine: self.machine.clone(),
+            oracle: self.oracle.clone(),
+            host: Rc::default(),
+            state: Rc::default(),
+        };
+        life.run(done)
+    }
+    fn describe(&self) -> String {
+        self.machine.describe()
+    }
+}
+
+/// A life of a stack.
+#[derive(Clone)]
+struct Life {
+    span: Span,
+    machine: Rc<dyn Machine>,
+    oracle: OracleSlot,
+    host: Rc<RefCell<Option<Rc<Host>>>>,
+    #[allow(clippy::type_complexity)]
+    state: Rc<RefCell<Option<Box<dyn Fn() -> String>>>>,
+}
+
+impl Life {
+    fn run(&self, done: &mut Done) -> Result<(), String> {
+        // The capacity is known only when the stack is up; cores and costs don't depend on it.
+        let options = self.options(1);
+        let (ended, hung) = (self.clone(), self.clone());
+        let onlooker = Onlooker { ended: move || ended.ended(), hung: move |at| hung.hung(at) };
+        let of = (options.cores, options.costs());
+        let (end, now) = self.span.run(of, |cx| self.clone().live(cx), onlooker, done)?;
+        done.requests += self.ended();
+        done.gave_up |= self.host.borrow().as_ref().is_some_and(|h| h.has_given_up());
+        // Whoever still holds a part of the stack must not keep the medium busy.
+        self.host.take();
+        self.state.take();
+        match end {
+            End::Left => return Ok(()),
+            End::Cut => {
+                self.machine.cut(now, self.span.seed);
+                if let Some(oracle) = self.oracle.get() {
+                    oracle.power_cut();
+                }
+            }
+            End::Stopped => self.machine.off(now),
+        }
+        if let Some(oracle) = self.oracle.get() {
+            done.capacity = oracle.capacity();
+            done.durable_acks = oracle.acks_are_durable();
+            done.sectors_written = oracle.sectors_written();
+        }
+        match self.span.cut_at_end {
+            true => self.look_again(),
+            false => Ok(()),
+        }
+    }
+
+    fn options(&self, capacity: u64) -> Options {
+        let Span { plan, seed, first, .. } = &self.span;
+        match self.span.aim() {
+            Some(_) => Options::aimed(*seed, capacity, plan.effort, *first),
+            None => Options::draw(*seed, capacity, plan.effort),
+        }
+    }
+
+    /// One more life, in which everything is read and nothing else happens.
+    fn look_again(&self) -> Result<(), String> {
+        let run = Virtual::new(1, self.span.seed, CostTable::zero());
+        let (cx, life) = (run.cx(), self.clone());
+        let look = async move {
+            let up = life.machine.clone().up(life.span.boot(&cx, &life.oracle)).await?;
+            let host = life.host_of(up.dev.clone(), &up);
+            swarm::read_back(cx, host).await.map_err(|b| b.to_string())
+        };
+        run.run(look).map_err(|stalled| stalled.to_string())?
+    }
+
+    fn ended(&self) -> u64 {
+        self.host.borrow().as_ref().map_or(0, |host| host.ended())
+    }
+
+    fn host_of(&self, dev: Arc<dyn BlockDev>, up: &Up) -> Rc<Host> {
+        let info = dev.info();
+        let new = || {
+            let oracle = Oracle::new(info.capacity, info.content_bytes);
+            Arc::new(oracle.with_durable_acks(up.ack_is_durable))
+        };
+        let oracle = self.oracle.get_or_init(new).clone();
+        let plan = &self.span.plan;
+        let host = Host::new(dev, oracle, plan.watched, up.may_give_up);
+        let host = host.noting(plan.moments.clone()).aimed(self.span.aim().cloned());
+        let host = Rc::new(host);
+        *self.host.borrow_mut() = Some(host.clone());
+        host
     }
 
     fn hung(&self, since: Ns) -> String {
@@ -636,25 +743,23 @@ impl Life {
     }
 
     async fn live(self, cx: Cx) -> Result<End, String> {
-        let up = self.machine.clone().up(self.boot(&cx)).await?;
-        let dev = match &self.plan.wrap {
+        let up = self.machine.clone().up(self.span.boot(&cx, &self.oracle)).await?;
+        let dev = match &self.span.plan.wrap {
             Some(wrap) => wrap(up.dev.clone()),
             None => up.dev.clone(),
         };
         let host = self.host_of(dev, &up);
         *self.state.borrow_mut() = Some(up.state);
-        self.aim().inspect(|aim| aim.is_up());
+        self.span.aim().inspect(|aim| aim.is_up());
         let said = |broken: swarm::Broken| broken.to_string();
-        if !self.first {
+        if !self.span.first {
             swarm::read_back(cx.clone(), host.clone()).await.map_err(said)?;
         }
         let options = self.options(host.oracle().capacity());
-        let knob = up.knob.clone().filter(|_| self.plan.knobs);
+        let knob = up.knob.clone().filter(|_| self.span.plan.knobs);
         swarm::drive(cx.clone(), host.clone(), options, knob).await.map_err(said)?;
         (up.check_idle)()?;
-        // What was aimed at has not come: the end of the work is as good a moment, every second time.
-        let missed = !self.last && self.aim().is_some() && self.seed.count_ones().is_multiple_of(2);
-        if self.cut_at_end || missed {
+        if self.span.cut_at_end || self.span.missed() {
             return Ok(End::Cut);
         }
         host.now_doing("stopping".into());

@@ -4,7 +4,8 @@
 //! seed on one stack, with replay command), [`torture`] (many seeds with power cuts at chosen moments,
 //! on all cores), [`cuts`] (one seed, cut everywhere), [`canary`] (the
 //! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`witness`] (what
-//! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`guest`] (a
+//! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`files`] (file systems: their oracle, their lives, all
+//! short sequences), [`guest`] (a
 //! virtual machine with a virtio disk, without the machine). May know: every
 //! layer that gives a block device. Promises: a failing seed prints the one command that replays it.
 //! Never: is below anything; of the product only `flashlane torture` has it.
@@ -20,6 +21,7 @@ pub mod cuts;
 pub mod devices;
 pub mod disk;
 pub mod ext4;
+pub mod files;
 pub mod guest;
 pub mod harness;
 pub mod hinting;
@@ -39,7 +41,7 @@ pub use canary::{Canary, Cheat};
 pub use content::{Found, Version};
 pub use cuts::cut_everywhere;
 pub use flashlane_base::{Ns, mutant};
-pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Up, run_seed};
+pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Subject, Up, run_seed};
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
 pub use own::Own;

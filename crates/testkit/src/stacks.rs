@@ -7,7 +7,8 @@
 use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
 use crate::disk::{Disk, Loss};
-use crate::harness::{Boot, Machine, Stack, Up};
+use crate::files::FILES;
+use crate::harness::{Boot, Machine, Stack, Subject, Up};
 use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
@@ -62,6 +63,12 @@ const fn row(
 
 pub fn find(name: &str) -> Option<&'static Stack> {
     STACKS.iter().find(|s| s.name == name)
+}
+
+/// Everything that can be tortured: stacks, and file systems.
+pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
+    let stacks = STACKS.iter().map(|stack| stack as &dyn Subject);
+    stacks.chain(FILES.iter().map(|files| files as &dyn Subject))
 }
 
 struct RamMachine(Arc<Ram>);
@@ -246,20 +253,11 @@ impl OnSsd {
         witness: Option<Arc<Witness>>,
         boot: &Boot,
     ) -> Arc<dyn Device> {
-        let mut device: Arc<dyn Device> = match witness {
+        let device: Arc<dyn Device> = match witness {
             Some(witness) => witness,
             None => ssd.clone(),
         };
-        if let Some(moments) = &boot.moments {
-            device = Arc::new(NotingDevice::new(device, moments.clone()));
-        }
-        if let Some(aim) = &boot.aim {
-            let medium = self.aims.then(|| ssd.clone());
-            // What was aimed at the life before and did not come.
-            medium.iter().for_each(|ssd| ssd.forgive());
-            device = Arc::new(AimedDevice::new(device, aim.clone(), medium));
-        }
-        boot.medium.put(ssd, &boot.moments);
+        let device = watched(device, ssd, self.aims, boot);
         let geo = *device.geometry();
         match (self.pus, self.chunks) {
             (None, None) => device,
@@ -294,8 +292,28 @@ impl OnSsd {
     }
 }
 
+/// A device, with whoever looks on in this life; faults may be aimed where it `aims`.
+pub(crate) fn watched(
+    mut device: Arc<dyn Device>,
+    ssd: &Arc<Ssd>,
+    aims: bool,
+    boot: &Boot,
+) -> Arc<dyn Device> {
+    if let Some(moments) = &boot.moments {
+        device = Arc::new(NotingDevice::new(device, moments.clone()));
+    }
+    if let Some(aim) = &boot.aim {
+        let medium = aims.then(|| ssd.clone());
+        // What was aimed at the life before and did not come.
+        medium.iter().for_each(|ssd| ssd.forgive());
+        device = Arc::new(AimedDevice::new(device, aim.clone(), medium));
+    }
+    boot.medium.put(ssd, &boot.moments);
+    device
+}
+
 /// No rule of the medium was broken.
-fn no_violations(ssd: &Ssd) -> Result<(), String> {
+pub(crate) fn no_violations(ssd: &Ssd) -> Result<(), String> {
     let count = ssd.counters().violations;
     match ssd.violations().first() {
         None if count == 0 => Ok(()),

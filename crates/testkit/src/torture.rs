@@ -11,7 +11,7 @@
 //! of it, uses it a little and stops. With two cuts that next life is recorded, too, and is cut in
 //! its recovery or in what comes after.
 
-use crate::harness::{self, Plan, Source, run_seed};
+use crate::harness::{self, Plan, Subject, run_seed};
 use crate::moments::Moments;
 use flashlane_base::{Ns, Rng};
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ enum Way {
 const FIRST_MAX: usize = 32;
 /// Second cuts for each of them.
 const SECOND_MAX: usize = 6;
-/// Events that are simulated for a seed and each share of a target ([`Source::share`]) where it is aimed:
+/// Events that are simulated for a seed and each share of a target ([`Subject::share`]) where it is aimed:
 /// some milliseconds.
 const EVENTS: u64 = 6_000;
 /// The share of most targets.
@@ -201,7 +201,7 @@ pub struct Seeds {
 
 /// Tortures every source with every seed on `jobs` threads.
 pub fn torture(
-    sources: &[&dyn Source],
+    sources: &[&dyn Subject],
     how: &How,
     seeds: Seeds,
     jobs: usize,
@@ -275,7 +275,7 @@ impl Drop for Gone<'_> {
 
 /// Runs exactly this plan on every source: what a failure's flags say.
 pub fn replay(
-    sources: &[&dyn Source],
+    sources: &[&dyn Subject],
     seed: u64,
     plan: &Plan,
     watcher: &(dyn Watcher + '_),
@@ -347,7 +347,7 @@ struct Caught {
 
 /// One seed on one source.
 struct One<'a> {
-    source: &'a dyn Source,
+    source: &'a dyn Subject,
     seed: u64,
     tally: Tally,
     watcher: &'a dyn Watcher,
@@ -359,7 +359,7 @@ struct One<'a> {
 
 impl<'a> One<'a> {
     fn new(
-        source: &'a dyn Source,
+        source: &'a dyn Subject,
         seed: u64,
         watcher: &'a dyn Watcher,
         leave: &'a Arc<AtomicBool>,
@@ -620,7 +620,7 @@ impl<'a> One<'a> {
 mod tests {
     use super::*;
     use crate::devices::Size;
-    use crate::harness::{Boot, Machine, Up};
+    use crate::harness::{Boot, Machine, Source, Up};
     use crate::stacks;
     use crate::swarm::Boxed;
     use std::cell::Cell;
@@ -656,7 +656,7 @@ mod tests {
     #[test]
     fn all_ways_are_the_same_on_any_number_of_threads() {
         let rows = ["pftl-faults", "pblk-faults", "ram"];
-        let rows = rows.map(|name| stacks::find(name).expect("a row") as &dyn Source);
+        let rows = rows.map(|name| stacks::find(name).expect("a row") as &dyn Subject);
         let run = |jobs| {
             let seeds = Seeds { from: 40, count: Some(4) };
             torture(&rows, &How::default(), seeds, jobs, &Nobody)

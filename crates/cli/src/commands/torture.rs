@@ -9,10 +9,10 @@ use flashlane_lab::experiment::{Change, Experiment, Target};
 use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
 use flashlane_testkit::harness::quoted;
-use flashlane_testkit::stacks::STACKS;
+use flashlane_testkit::stacks::subjects;
 use flashlane_testkit::torture::FAILURES_MAX;
 use flashlane_testkit::{
-    Failure, How, Mode, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
+    Failure, How, Mode, Ns, Outcome, Own, Plan, Seeds, Subject, Tally, torture,
 };
 use serde_json::json;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
         None => Vec::new(),
     };
     let sources = match args.file {
-        Some(_) => own.iter().map(|own| own as &dyn Source).collect(),
+        Some(_) => own.iter().map(|own| own as &dyn Subject).collect(),
         None => rows(args.target.as_deref().unwrap_or("all"))?,
     };
     let json = output::json_beside(args.file.as_slice(), args.json.as_ref())?;
@@ -72,11 +72,10 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
 }
 
 /// The rows of the table that a name stands for.
-fn rows(name: &str) -> Result<Vec<&'static dyn Source>> {
-    let all = STACKS.iter().map(|stack| stack as &dyn Source);
-    let named: Vec<_> = all.filter(|s| name == "all" || s.name() == name).collect();
+fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
+    let named: Vec<_> = subjects().filter(|s| name == "all" || s.name() == name).collect();
     if named.is_empty() {
-        let names: Vec<_> = STACKS.iter().map(|s| s.name).chain(["all"]).collect();
+        let names: Vec<_> = subjects().map(|s| s.name()).chain(["all"]).collect();
         let hint = suggest::hint(name, names.iter().copied());
         bail!("--target: no stack `{name}`{hint} (there are: {})", names.join(", "));
     }
@@ -153,7 +152,7 @@ fn effort_of(own: &Own) -> u64 {
 }
 
 /// One run, exactly.
-fn replay(sources: &[&dyn Source], seed: u64, args: &Torture, watcher: &Torturer) -> Outcome {
+fn replay(sources: &[&dyn Subject], seed: u64, args: &Torture, watcher: &Torturer) -> Outcome {
     let plan = Plan {
         effort: args.effort.unwrap_or(Plan::default().effort),
         cuts: args.cut.iter().copied().map(Ns::from_ns).collect(),

@@ -1,7 +1,9 @@
 //! One thing at a time.
 
-use super::world::{DIR, FILE, LINK, content, create, make, mount, new, now, ram, run, sound};
 use flashlane_parafs::{Change, Fallocate, FsError, New, ROOT, Rename, Seek, Set};
+use flashlane_testkit::files::{
+    DIR, FILE, LINK, content, create, make, mount, new, now, ram, run, sound,
+};
 
 #[test]
 fn files_are_there_behind_an_unmount() {

@@ -1,9 +1,11 @@
 //! Many at a time: they end, and what is there then is sound.
 
-use super::world::{DIR, FILE, Store, make_on, new, now, ram, run, seeds, small, sound_on};
 use flashlane_base::Rng;
 use flashlane_parafs::{Fs, FsError, ROOT, Rename};
 use flashlane_rt::Cx;
+use flashlane_testkit::files::{
+    DIR, FILE, Store, make_on, new, now, ram, run, seeds, small, sound_on,
+};
 use std::sync::Arc;
 
 /// Operations of each.
@@ -48,7 +50,7 @@ async fn step(cx: &Cx, fs: &Arc<Fs>, rng: &mut Rng, dirs: &[u32]) -> Result<(), 
 fn crowd(seed: u64, store: Store, page_sectors: u32) {
     run(seed, async move |cx| {
         let medium = store.create(&cx).await;
-        make_on(&cx, medium.clone(), page_sectors).await;
+        make_on(&cx, medium.clone(), page_sectors).await.expect("it is large enough");
         let (fs, _) = Fs::mount(&cx, medium.clone(), small()).await.expect("it is mounted");
         let mut dirs = vec![ROOT];
         for name in ["a", "b"] {

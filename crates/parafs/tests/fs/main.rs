@@ -3,7 +3,7 @@
 mod basic;
 mod crash;
 mod crowd;
+mod every;
 mod model;
 mod moments;
 mod parallel;
-mod world;

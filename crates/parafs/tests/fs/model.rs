@@ -1,9 +1,9 @@
 //! Many operations by a seed, on the file system and on a plain model of one.
 
-use super::world::{DIR, FILE, content, make, mount, new, now, ram, run, seeds, sound};
 use flashlane_base::{Rng, SECTOR_BYTES};
 use flashlane_parafs::{Fallocate, Fs, FsError, ROOT, Rename};
 use flashlane_rt::Cx;
+use flashlane_testkit::files::{DIR, FILE, content, make, mount, new, now, ram, run, seeds, sound};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;

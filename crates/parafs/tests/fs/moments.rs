@@ -1,11 +1,13 @@
 //! What only shows at one moment.
 
-use super::world::{DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_parafs::{Fs, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
+use flashlane_testkit::files::{
+    DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound,
+};
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
 
@@ -229,6 +231,75 @@ fn a_name_of_a_directory_takes_nothing_along() {
     });
 }
 
+/// Two fsyncs that a mount finds: the first one needs a node, the second one is of a file whose number
+/// no checkpoint has seen.
+#[test]
+fn nodes_that_a_mount_makes_have_numbers_of_their_own() {
+    let device = ram(12, 1);
+    let before = device.clone();
+    run(1, async move |cx| {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let a = create(&cx, &fs, ROOT, "a", FILE).await.ino;
+        fs.sync(&cx).await.expect("it is written");
+        let b = create(&cx, &fs, ROOT, "b", FILE).await.ino;
+        fs.write(&cx, a, FAR, &[3; 4096], now(&cx)).await.expect("room");
+        fs.fsync(&cx, a, false).await.expect("it is written");
+        fs.fsync(&cx, b, false).await.expect("it is written");
+    });
+    device.power_cut(Keep::Oldest);
+    run(2, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        let a = fs.lookup(&cx, ROOT, b"a").await.expect("it is there");
+        assert_eq!(a.size, FAR + 4096);
+        assert!(fs.lookup(&cx, ROOT, b"b").await.is_ok(), "it was made durable");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+/// One read of a mount fails, whichever it is: the mount says so, or finds what is durable. It does not
+/// take an older checkpoint, and does not leave an fsync out.
+#[test]
+fn a_read_that_fails_hides_nothing() {
+    let mut refused = 0;
+    for reads in 0.. {
+        let device = ram(7, 1);
+        let before = device.clone();
+        run(1, async move |cx| {
+            make(&cx, &before, 1).await;
+            let fs = mount(&cx, &before).await;
+            create(&cx, &fs, ROOT, "old", FILE).await;
+            fs.sync(&cx).await.expect("it is written");
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.fsync(&cx, f, false).await.expect("it is written");
+        });
+        device.power_cut(Keep::Oldest);
+        let (was_read, was_refused) = run(2, async move |cx| {
+            let slow = Slow::new(device);
+            *slow.unread.lock() = Some(reads);
+            let medium = Medium::Linear(slow.clone());
+            let first = Fs::mount(&cx, medium.clone(), small()).await;
+            let refused = first.is_err();
+            let was_read = slow.unread.lock().take().is_none();
+            let fs = match first {
+                Ok((fs, _)) => fs,
+                Err(_) => Fs::mount(&cx, medium, small()).await.expect("it is mounted").0,
+            };
+            for name in ["old", "f"] {
+                let found = fs.lookup(&cx, ROOT, name.as_bytes()).await;
+                assert!(found.is_ok(), "{name} is gone when read {reads} fails");
+            }
+            (was_read, refused)
+        });
+        if !was_read {
+            assert!(reads > 60 && refused > 5, "{reads} reads, {refused} were refused");
+            return;
+        }
+        refused += u32::from(was_refused);
+    }
+}
+
 /// A device of which some requests take long, or fail.
 struct Slow {
     ram: Arc<Ram>,
@@ -238,28 +309,34 @@ struct Slow {
     next: Mutex<bool>,
     /// Behind so many writes of a page one takes a while, and fails.
     fails: Mutex<Option<u32>>,
+    /// Behind so many reads one fails.
+    unread: Mutex<Option<u32>>,
 }
 
 impl Slow {
     fn new(ram: Arc<Ram>) -> Arc<Slow> {
         let layout = Medium::Linear(ram.clone()).plan(1, 32).expect("it is large enough");
         let log = Lba::new(layout.shape.meta_sectors);
-        Arc::new(Slow { ram, log, next: Mutex::new(false), fails: Mutex::new(None) })
+        let (fails, unread) = (Mutex::new(None), Mutex::new(None));
+        Arc::new(Slow { ram, log, next: Mutex::new(false), fails, unread })
     }
 
     /// This write fails.
     fn takes(&self, io: &Io<'_>) -> bool {
-        if io.op != BlockOp::Write || io.lba < self.log {
-            return false;
-        }
-        let mut fails = self.fails.lock();
-        match *fails {
+        let of_the_log = io.op == BlockOp::Write && io.lba >= self.log;
+        of_the_log && Slow::is_next(&self.fails)
+    }
+
+    /// Counts down: it is the one.
+    fn is_next(left: &Mutex<Option<u32>>) -> bool {
+        let mut left = left.lock();
+        match *left {
             Some(0) => {
-                *fails = None;
+                *left = None;
                 true
             }
-            Some(left) => {
-                *fails = Some(left - 1);
+            Some(more) => {
+                *left = Some(more - 1);
                 false
             }
             None => false,
@@ -314,6 +391,9 @@ impl BlockDev for Slow {
                 cx.sleep(Ns::from_secs(10)).await;
                 self.ram.start(cx, io).await
             });
+        }
+        if io.op == BlockOp::Read && Slow::is_next(&self.unread) {
+            return Started::Done(Err(BlockError::Uncorrectable(vec![io.lba])));
         }
         if self.takes(&io) {
             return Started::later(async move {

@@ -1,11 +1,13 @@
 //! The three techniques of the paper: each does what it is for, alone, in virtual time.
 
-use super::world::{DIR, FILE, content, create, make_on, mount_with, now, run, small, sound_on};
 use flashlane_base::Ns;
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{Allocation, Cleaners, Fs, Medium, Options, ROOT, Stats};
 use flashlane_rt::Cx;
+use flashlane_testkit::files::{
+    DIR, FILE, content, create, make_on, mount_with, now, run, small, sound_on,
+};
 use std::sync::Arc;
 
 /// Segments of 32 pages of 8 KiB; a program takes half a millisecond.
@@ -43,7 +45,7 @@ async fn cut(cx: &Cx, ssd: &Arc<Ssd>) -> (Arc<Fs>, Medium) {
 
 async fn made(cx: &Cx, ssd: &Arc<Ssd>, options: Options) -> (Arc<Fs>, Medium) {
     let medium = medium(cx, ssd).await;
-    make_on(cx, medium.clone(), 2).await;
+    make_on(cx, medium.clone(), 2).await.expect("it is large enough");
     (mount_with(cx, &medium, options).await, medium)
 }
 
@@ -205,7 +207,7 @@ fn a_write_out_leaves_room_for_the_checkpoint_that_frees_more() {
         let ssd = Ssd::new(&spec, options).expect("a device");
         let sftl = Sftl::create(&cx, ssd, SftlConfig::default()).await;
         let medium = Medium::from(sftl.expect("it is large enough"));
-        make_on(&cx, medium.clone(), 2).await;
+        make_on(&cx, medium.clone(), 2).await.expect("it is large enough");
         let fs = mount_with(&cx, &medium, quiet()).await;
         for round in 0..3 {
             let dir = create(&cx, &fs, ROOT, &format!("d{round}"), DIR).await.ino;
@@ -237,7 +239,7 @@ fn mount_time(chunks: u32) -> (u64, flashlane_parafs::Recovered) {
         let ssd = Ssd::new(&spec, options).expect("a device");
         let sftl = Sftl::create(&cx, ssd.clone(), SftlConfig::default()).await;
         let medium = Medium::from(sftl.expect("it is large enough"));
-        make_on(&cx, medium.clone(), 2).await;
+        make_on(&cx, medium.clone(), 2).await.expect("it is made");
         let fs = mount_with(&cx, &medium, quiet()).await;
         let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
         let data = vec![1; 1 << 20];
@@ -289,7 +291,7 @@ fn wear(idle: Ns) -> (u32, u32, Stats) {
         let ssd = device(1, 1, 60);
         let sftl = Sftl::create(&cx, ssd, config()).await.expect("it is large enough");
         let medium = Medium::from(sftl.clone());
-        make_on(&cx, medium.clone(), 2).await;
+        make_on(&cx, medium.clone(), 2).await.expect("it is made");
         let fs = mount_with(&cx, &medium, Options { idle, ..quiet() }).await;
         let pages = fs.space().free;
         let still = create(&cx, &fs, ROOT, "still", FILE).await.ino;

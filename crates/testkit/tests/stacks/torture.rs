@@ -9,10 +9,10 @@ use flashlane_ocssd::{DeviceSpec, SsdOptions};
 use flashlane_stack::{Description, DeviceChoice};
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::{Nobody, torture};
-use flashlane_testkit::{How, Mode, Own, Seeds, Source, Tally};
+use flashlane_testkit::{How, Mode, Own, Seeds, Subject, Tally};
 
 /// On all cores. A test of this file waits for the others only where it shares these with them.
-fn tortured(sources: &[&dyn Source], how: How, from: u64, count: u64) -> Tally {
+fn tortured(sources: &[&dyn Subject], how: How, from: u64, count: u64) -> Tally {
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
     let outcome = torture(sources, &how, Seeds { from, count: Some(count) }, jobs, &Nobody);
     let failures = outcome.failures.iter().map(|f| {
@@ -30,8 +30,8 @@ fn tortured(sources: &[&dyn Source], how: How, from: u64, count: u64) -> Tally {
 /// longer runs.
 #[test]
 fn power_cuts_lose_nothing_that_was_promised() {
-    let rows: Vec<&dyn Source> =
-        STACKS.iter().filter(|s| s.lives > 1).map(|s| s as &dyn Source).collect();
+    let rows: Vec<&dyn Subject> =
+        STACKS.iter().filter(|s| s.lives > 1).map(|s| s as &dyn Subject).collect();
     let how = How { cuts: Some(2), effort: Some(2), ..How::default() };
     let cuts = tortured(&rows, How { mode: Mode::Linear, ..how }, 0, 1).cuts;
     println!("{cuts} power cuts over {} stacks", rows.len());

@@ -1,0 +1,301 @@
+//! One seed of file operations on one medium, over several lives: what `flashlane torture` runs.
+//!
+//! Owns: the draw of a medium and of an actor, what is looked at in each life. Promises: before anybody
+//! mounts, the last checkpoint by itself is sound; what a mount finds may be; what a clean unmount leaves is
+//! sound, and all of it is there; no rule of the medium was broken. Never: decides when a life is cut.
+
+use super::actor::{Actor, look};
+use super::known::Known;
+use super::small;
+use super::world::{Store, Trouble, make_on, problems};
+use crate::devices::{Size, one_of};
+use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject};
+use flashlane_base::{Ns, Rng};
+use flashlane_parafs::{Allocation, Cleaners, Fs, FsError, Medium, Options, Schedule};
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{CostTable, Cx};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Operations of a life of the usual effort.
+const STEPS: u64 = 240;
+/// The same on a tight medium.
+const STEPS_TIGHT: u64 = 120;
+/// Times that something is tried where reads fail: the medium says how often they do.
+const TRIES: u32 = 12;
+/// Pages that lie between the halves of a file, where there are any: more than an inode names.
+const GAP: u64 = 2000;
+
+/// A file system as a row of the table.
+pub struct Files {
+    pub name: &'static str,
+    pub share: u64,
+    /// Things go wrong on the medium.
+    pub faulty: bool,
+}
+
+/// What mounts have found in this process, over all lives: a test that cuts nothing shows nothing here.
+#[derive(Debug)]
+pub struct Seen {
+    /// fsyncs behind the last checkpoint: whole ones, and ones that were cut short.
+    pub batches: AtomicU64,
+    pub torn: AtomicU64,
+    /// Files without a name.
+    pub orphans: AtomicU64,
+    /// Media with faults that lost what nothing could be done without, and said so.
+    pub lost: AtomicU64,
+}
+
+pub static SEEN: Seen = Seen {
+    batches: AtomicU64::new(0),
+    torn: AtomicU64::new(0),
+    orphans: AtomicU64::new(0),
+    lost: AtomicU64::new(0),
+};
+
+/// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more,
+/// or on flash with the simplified FTL; with faults always on flash.
+pub const FILES: &[Files] = &[
+    Files { name: "parafs", share: 10, faulty: false },
+    Files { name: "parafs-faults", share: 10, faulty: true },
+];
+
+impl Subject for Files {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn lives(&self) -> u64 {
+        5
+    }
+    fn share(&self) -> u64 {
+        self.share
+    }
+    fn begin(&self, seed: u64, size: Size) -> Rc<dyn Living> {
+        let mut rng = Rng::stream(seed, "testkit.files", 0);
+        let r = &mut rng;
+        let store = match self.faulty || r.below(2) == 0 {
+            true => Store::draw_flash(seed, size, self.faulty),
+            false => Store::Ram(super::ram(one_of(r, &[7, 12]), seed)),
+        };
+        let page_sectors = store.page_sectors().unwrap_or(1 << r.below(2));
+        let pages = one_of(r, &[0, GAP, GAP, GAP]);
+        let options = Options {
+            dirty_pages: one_of(r, &[2, 16, 48, 1000]),
+            dirty_nodes: one_of(r, &[16, 48, 48, 1000]),
+            journal: one_of(r, &[1, 20, 20, 200]),
+            allocation: one_of(r, &[Allocation::Pages, Allocation::Pages, Allocation::Blocks]),
+            cleaners: one_of(r, &[Cleaners::PerRegion, Cleaners::PerRegion, Cleaners::One]),
+            schedule: Schedule { window: one_of(r, &[1, 4]), ..Schedule::default() },
+            idle: Ns::from_us(one_of(r, &[0, 300, 500_000])),
+            commit: Ns::from_us(one_of(r, &[0, 1_000, 30_000_000])),
+            ..small()
+        };
+        Rc::new(Handle(Rc::new(Alive {
+            store,
+            page_sectors,
+            gap: pages * u64::from(page_sectors) * 4096,
+            contents: r.below(10),
+            names: one_of(r, &[8, 8, 40]),
+            options,
+            steps: if size == Size::Tight { STEPS_TIGHT } else { STEPS },
+            faulty: self.faulty,
+            made: Cell::new(false),
+            lost: Cell::new(false),
+            known: Arc::default(),
+            said: Arc::default(),
+            ended: Cell::new(0),
+            mounted: RefCell::default(),
+        })))
+    }
+}
+
+/// One seed's file system.
+struct Alive {
+    store: Store,
+    page_sectors: u32,
+    gap: u64,
+    contents: u64,
+    names: u64,
+    options: Options,
+    steps: u64,
+    faulty: bool,
+    /// It was made, for all that is known.
+    made: Cell<bool>,
+    /// The medium has lost what nothing can be done without.
+    lost: Cell<bool>,
+    known: Arc<Mutex<Known>>,
+    said: Arc<Mutex<VecDeque<String>>>,
+    /// Operations that have ended.
+    ended: Cell<u64>,
+    mounted: RefCell<Option<Arc<Fs>>>,
+}
+
+impl Living for Handle {
+    fn live(&self, span: &Span, done: &mut Done) -> Result<(), String> {
+        let alive = &self.0;
+        alive.said.lock().clear();
+        let before = alive.ended.get();
+        let (ended, hung) = (alive.clone(), alive.clone());
+        let onlooker = Onlooker {
+            ended: move || ended.ended.get(),
+            hung: move |since: Ns| {
+                let mounted = hung.mounted.borrow();
+                let standing = mounted.as_ref().map_or("it never came up".into(), |f| f.standing());
+                format!("hung since {since}: {standing}")
+            },
+        };
+        let lived = |cx: Cx| alive.clone().lived(cx, span.clone());
+        let outcome = span.run((1, CostTable::zero()), lived, onlooker, done);
+        alive.mounted.take();
+        let (end, at) = outcome?;
+        done.requests += alive.ended.get() - before;
+        match end {
+            End::Left => Ok(()),
+            End::Cut | End::Stopped => alive.store.cut(at, &mut Rng::stream(span.seed, "left", 0)),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let alive = &self.0;
+        let of = format!(
+            "{}, pages of {} sectors, gap {}, {:?}",
+            alive.store.describe(),
+            alive.page_sectors,
+            alive.gap,
+            alive.options
+        );
+        let said: Vec<String> = alive.said.lock().iter().cloned().collect();
+        format!("{of}, behind [{}]", said.join(", "))
+    }
+}
+
+/// Shared by a run and by who looks on.
+struct Handle(Rc<Alive>);
+
+impl Alive {
+    /// Does something until it is good, as often as a medium may fail to be read.
+    async fn tried<T, F: Future<Output = Result<T, Trouble>>>(
+        &self,
+        mut work: impl FnMut() -> F,
+    ) -> Result<T, Trouble> {
+        let mut tries = if self.faulty { TRIES } else { 1 };
+        loop {
+            tries -= 1;
+            match work().await {
+                Err(Trouble::Medium(_)) if tries > 0 => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn mount(&self, cx: &Cx, medium: &Medium) -> Result<Arc<Fs>, Trouble> {
+        let mount = || async {
+            let mounted = Fs::mount(cx, medium.clone(), self.options).await;
+            mounted.map_err(|e| Trouble::of("it can't be mounted", &e))
+        };
+        let (fs, found) = self.tried(mount).await?;
+        SEEN.batches.fetch_add(found.batches.into(), Ordering::Relaxed);
+        SEEN.torn.fetch_add(found.torn_batches.into(), Ordering::Relaxed);
+        SEEN.orphans.fetch_add(found.orphans.into(), Ordering::Relaxed);
+        *self.mounted.borrow_mut() = Some(fs.clone());
+        Ok(fs)
+    }
+
+    async fn sound(&self, cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
+        self.tried(|| problems(cx, medium)).await
+    }
+
+    /// What a mount finds is what may be there; nothing else can come from now on.
+    async fn found(&self, cx: &Cx, fs: &Arc<Fs>) -> Result<(), Trouble> {
+        let found = self.tried(|| look(cx, fs, self.gap)).await?;
+        let mut known = self.known.lock();
+        known.allows(&found)?;
+        known.is_durable(found);
+        Ok(())
+    }
+
+    /// Makes it. A cut in its middle leaves nothing, or an empty one.
+    async fn make(&self, cx: &Cx, medium: &Medium, first: bool) -> Result<(), Trouble> {
+        if !first
+            && let Ok((fs, _)) = Fs::mount(cx, medium.clone(), self.options).await
+            && !look(cx, &fs, 0).await?.moment.names.is_empty()
+        {
+            let why = "names in a file system that is being made";
+            return Err(Trouble::Wrong(why.into()));
+        }
+        let make = || async {
+            let made = make_on(cx, medium.clone(), self.page_sectors).await;
+            made.map_err(|e| Trouble::of("it can't be made", &e))
+        };
+        self.tried(make).await?;
+        self.made.set(true);
+        Ok(())
+    }
+
+    async fn lived(self: Rc<Self>, cx: Cx, span: Span) -> Result<End, String> {
+        match self.clone().lives(cx, span).await {
+            Err(Trouble::Medium(_)) if self.faulty => {
+                self.lost.set(true);
+                SEEN.lost.fetch_add(1, Ordering::Relaxed);
+                Ok(End::Stopped)
+            }
+            done => done.map_err(|why| why.to_string()),
+        }
+    }
+
+    async fn lives(self: Rc<Self>, cx: Cx, span: Span) -> Result<End, Trouble> {
+        if self.lost.get() {
+            return Ok(End::Stopped);
+        }
+        let medium = self.store.booted(&span.boot(&cx, &OracleSlot::default())).await?;
+        match self.made.get() {
+            false => self.make(&cx, &medium, span.first).await?,
+            // The checkpoint by itself is one, whatever is behind it.
+            true => self.sound(&cx, &medium).await?,
+        }
+        let fs = self.mount(&cx, &medium).await?;
+        self.found(&cx, &fs).await?;
+        span.aim().iter().for_each(|aim| aim.is_up());
+        let mut actor = Actor::new(
+            &cx,
+            fs.clone(),
+            self.known.clone(),
+            Rng::stream(span.seed, "testkit.files.actor", 0),
+        );
+        (actor.gap, actor.contents, actor.names) = (self.gap, self.contents, self.names);
+        (actor.faulty, actor.said) = (self.faulty, self.said.clone());
+        actor.aim = span.aim().cloned();
+        let mut rng = Rng::stream(span.seed, "testkit.files.idle", 0);
+        for _ in 0..(self.steps * span.plan.effort / 100).max(3) {
+            actor.step().await?;
+            if rng.below(16) == 0 {
+                // Nobody asks for anything for a while.
+                cx.sleep(Ns::from_us(one_of(&mut rng, &[100, 1_000, 3_000]))).await;
+            }
+            self.ended.set(self.ended.get() + 1);
+            if actor.ends {
+                return Ok(End::Cut);
+            }
+        }
+        fs.walk()?;
+        if span.missed() {
+            return Ok(End::Cut);
+        }
+        match fs.unmount(&cx).await {
+            Ok(()) => {}
+            Err(FsError::Io(_) | FsError::ReadOnly(_)) if self.faulty => return Ok(End::Cut),
+            Err(e) => return Err(Trouble::of("it can't be unmounted", &e)),
+        }
+        self.known.lock().all_durable();
+        self.sound(&cx, &medium).await?;
+        if span.last {
+            let again = self.mount(&cx, &medium).await?;
+            self.found(&cx, &again).await?;
+        }
+        Ok(End::Stopped)
+    }
+}

@@ -1,0 +1,21 @@
+//! File systems under torture: what they may hold behind a cut, and a world that can be cut.
+//!
+//! Owns: [`known`] (the oracle: what is durable, and what may be), [`actor`] (who uses a file system and
+//! knows), [`world`] (the media that lose their power), [`life`] (one seed, as `flashlane torture` has
+//! it), [`tape`] and [`every`] (all short sequences, cut at every command). Promises: as the crate. Never:
+//! looks into the file system.
+
+pub mod actor;
+pub mod every;
+pub mod known;
+pub mod life;
+pub mod tape;
+pub mod world;
+
+pub use actor::{Actor, Of, Op, look};
+pub use known::{Found, Known};
+pub use life::{FILES, Files, SEEN};
+pub use world::{
+    DIR, FILE, LINK, Store, content, create, make, make_on, mount, mount_with, new, now, ram, run,
+    seeds, small, sound, sound_on,
+};

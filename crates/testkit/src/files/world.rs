@@ -1,0 +1,387 @@
+//! Media that lose their power, file systems on them, and what tests do with these most of all.
+//!
+//! Owns: [`Store`] (what lasts over several lives), small helpers. Promises: a drawn store can have a file
+//! system; a cut says whether a rule of the medium was broken before. Never: knows what a file holds.
+
+use crate::aim::Aim;
+use crate::devices::{self, Size};
+use crate::harness::Boot;
+use crate::moments::Moments;
+use crate::ram::{Keep, Ram};
+use crate::stacks;
+use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
+use flashlane_ftl::sftl::{Sftl, SftlConfig};
+use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
+use flashlane_parafs::{
+    Attributes, Fs, FsError, Make, Medium, New, Options, Report, Time, check, mkfs,
+};
+use flashlane_rt::{CostTable, Cx, Virtual};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+pub const FILE: u16 = 0o100_644;
+pub const DIR: u16 = 0o040_755;
+pub const LINK: u16 = 0o120_777;
+
+/// A device that keeps every promise of a block device, and no more.
+pub fn ram(mib: u64, seed: u64) -> Arc<Ram> {
+    Arc::new(Ram::new(mib * 256, SECTOR_BYTES, Ns::from_us(20), seed))
+}
+
+pub fn run<T: 'static, F: Future<Output = T> + 'static>(
+    seed: u64,
+    body: impl FnOnce(Cx) -> F,
+) -> T {
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let cx = clock.cx();
+    clock.run(body(cx)).expect("it goes on")
+}
+
+pub fn now(cx: &Cx) -> Time {
+    let ns = cx.now().as_ns();
+    Time { seconds: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+}
+
+/// Small caches, so that what was there has to come again.
+pub fn small() -> Options {
+    Options {
+        cache_pages: 64,
+        cache_nodes: 64,
+        dirty_pages: 48,
+        dirty_nodes: 48,
+        journal: 20,
+        ..Options::default()
+    }
+}
+
+/// What a file system lies on over several lives.
+#[derive(Clone)]
+pub enum Store {
+    Ram(Arc<Ram>),
+    /// Flash, and S-FTL on it.
+    Flash(OnFlash),
+}
+
+/// Flash that outlives its power.
+#[derive(Clone)]
+pub struct OnFlash {
+    ssd: Arc<Ssd>,
+    spec: Arc<DeviceSpec>,
+    options: SsdOptions,
+    faulty: bool,
+}
+
+/// Chunks of a PU that a drawn device may be enlarged to.
+const CHUNKS_MAX: u32 = 400;
+/// Devices that are drawn until one can have a file system.
+const DRAWS: u64 = 16;
+
+impl Store {
+    /// A small device of so many channels: segments of 16 pages of 8 KiB.
+    pub fn flash(channels: u32, chunks: u32, faults: &str, seed: u64) -> Store {
+        let spec = DeviceSpec::from_toml(&format!(
+            "name = \"small\"\nppa = \"2.0\"\n\
+             [geometry]\nchannels = {channels}\npus_per_channel = 1\nplanes = 1\n\
+             chunks_per_pu = {chunks}\npages_per_block = 16\nsectors_per_page = 2\n\
+             ws_min = 2\nws_opt = 2\nmw_cunits = 0\n\
+             [timing]\nread = [\"50us\"]\nprogram = [\"500us\"]\nerase = \"3ms\"\n\
+             channel_bandwidth = \"400MB\"\n[cells]\n[limits]\nreset_free = true\n\
+             reset_open = true\n"
+        ))
+        .expect("a device");
+        let faults = FaultPlan::from_toml(faults).expect("a plan");
+        let store = StoreKind::Memory;
+        let options = SsdOptions { faults, seed, store, ..SsdOptions::default() };
+        let ssd = Ssd::new(&spec, options.clone()).expect("a device");
+        Store::Flash(OnFlash { ssd, spec: Arc::new(spec), options, faulty: false })
+    }
+
+    /// A device of any shape that a file system can be on, with S-FTL and an empty file system, as small as it
+    /// can be: read-back windows, write buffers, channels, PUs, planes.
+    ///
+    /// # Panics
+    /// Many devices that were drawn in a row have no room for one.
+    pub fn draw_flash(seed: u64, size: Size, faulty: bool) -> Store {
+        let mut why = String::new();
+        // Some shapes are none for S-FTL.
+        for other in 0..DRAWS {
+            match OnFlash::draw(seed ^ other << 56, size, faulty) {
+                Ok(flash) => return Store::Flash(flash),
+                Err(refusal) => why = refusal,
+            }
+        }
+        panic!("seed {seed} has no file system: {why}");
+    }
+
+    fn config() -> SftlConfig {
+        // So few segments have as large areas as many.
+        SftlConfig { meta_percent: 25, ..SftlConfig::default() }
+    }
+
+    /// Sectors of a page, where the medium says it.
+    pub(crate) fn page_sectors(&self) -> Option<u32> {
+        match self {
+            Store::Ram(_) => None,
+            Store::Flash(flash) => Some(flash.spec.geometry.ws_min),
+        }
+    }
+
+    /// For the first life.
+    pub async fn create(&self, cx: &Cx) -> Medium {
+        match self {
+            Store::Ram(ram) => Medium::Linear(ram.clone()),
+            Store::Flash(flash) => {
+                let sftl = Sftl::create(cx, flash.ssd.clone(), Store::config()).await;
+                Medium::from(sftl.expect("it is large enough"))
+            }
+        }
+    }
+
+    /// For another one.
+    pub async fn medium(&self, cx: &Cx) -> Medium {
+        match self {
+            Store::Ram(ram) => Medium::Linear(ram.clone()),
+            Store::Flash(flash) => {
+                let sftl = Sftl::mount(cx, flash.ssd.clone(), Store::config()).await;
+                Medium::from(sftl.expect("it is mounted"))
+            }
+        }
+    }
+
+    /// The same, with whoever looks on in this life.
+    pub(crate) async fn booted(&self, boot: &Boot) -> Result<Medium, Trouble> {
+        match self {
+            Store::Ram(ram) => {
+                let (moments, aim) = (boot.moments.clone(), boot.aim.clone());
+                Ok(Medium::Linear(Arc::new(Noted { ram: ram.clone(), moments, aim })))
+            }
+            Store::Flash(OnFlash { ssd, faulty, .. }) => {
+                let device = stacks::watched(ssd.clone(), ssd, *faulty, boot);
+                let sftl = Sftl::mount(&boot.cx, device, Store::config()).await;
+                let sftl = sftl.map_err(|e| {
+                    let why = format!("S-FTL is not mounted: {e}");
+                    // Where sectors are lost for good it says so.
+                    if *faulty { Trouble::Medium(why) } else { Trouble::Wrong(why) }
+                })?;
+                Ok(Medium::from(sftl))
+            }
+        }
+    }
+
+    /// The power is cut; the run is over.
+    ///
+    /// # Errors
+    /// A rule of the medium was broken before.
+    pub fn cut(&self, at: Ns, rng: &mut Rng) -> Result<(), String> {
+        match self {
+            Store::Ram(ram) => {
+                ram.power_cut(match rng.below(3) {
+                    0 => Keep::Oldest,
+                    _ => Keep::Drawn(rng.below(u64::MAX)),
+                });
+                Ok(())
+            }
+            Store::Flash(OnFlash { ssd, .. }) => {
+                ssd.power_cut(at, PowerOn::ClockRestarts);
+                stacks::no_violations(ssd)
+            }
+        }
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Store::Ram(ram) => format!("memory of {} sectors", ram.info().capacity),
+            Store::Flash(OnFlash { spec, options, faulty, .. }) => {
+                let faults = match faulty {
+                    true => format!(", faults {}", devices::describe_faults(options)),
+                    false => String::new(),
+                };
+                devices::describe(spec, options) + &faults
+            }
+        }
+    }
+}
+
+impl OnFlash {
+    fn draw(seed: u64, size: Size, faulty: bool) -> Result<OnFlash, String> {
+        let (mut spec, mut options) = devices::small(seed, size);
+        // Pages that take others along are refused (`medium.rs::refusal`).
+        spec.cells.pair_damage = false;
+        options.store = StoreKind::Memory;
+        if Rng::stream(seed, "testkit.files.buffer", 0).below(3) == 0 {
+            devices::with_buffer(seed, &mut spec);
+        }
+        if faulty {
+            options.faults = devices::faults(seed);
+        }
+        loop {
+            let ssd = Ssd::new(&spec, options.clone()).map_err(|e| e.to_string())?;
+            let flash =
+                OnFlash { ssd, spec: spec.clone().into(), options: options.clone(), faulty };
+            match flash.settle() {
+                Ok(()) => return Ok(flash),
+                Err(refusal) if spec.geometry.chunks_per_pu > CHUNKS_MAX => return Err(refusal),
+                Err(_) => {}
+            }
+            let chunks = spec.geometry.chunks_per_pu;
+            spec = spec.with_chunks_per_pu(chunks + chunks / 2);
+        }
+    }
+
+    /// Puts S-FTL and a file system on it, for the first time.
+    fn settle(&self) -> Result<(), String> {
+        let clock = Virtual::new(1, self.options.seed, CostTable::zero());
+        let (cx, ssd) = (clock.cx(), self.ssd.clone());
+        let made = clock.run(async move {
+            let sftl = Sftl::create(&cx, ssd, Store::config()).await.map_err(|e| e.to_string())?;
+            let made = make_on(&cx, Medium::from(sftl), 0).await;
+            made.map_err(|e| e.to_string())
+        });
+        let at = clock.now();
+        drop(clock);
+        self.ssd.power_cut(at, PowerOn::ClockRestarts);
+        made.map_err(|stalled| stalled.to_string())?
+    }
+}
+
+/// Says when requests begin and end.
+struct Noted {
+    ram: Arc<Ram>,
+    moments: Option<Moments>,
+    aim: Option<Arc<Aim>>,
+}
+
+impl Noted {
+    fn note(&self, cx: &Cx, op: BlockOp, fua: bool, answered: bool) {
+        self.moments.iter().for_each(|moments| moments.note(cx.now()));
+        self.aim.iter().for_each(|aim| aim.host(cx, op, fua, answered));
+    }
+}
+
+impl BlockDev for Noted {
+    fn info(&self) -> &BlockInfo {
+        self.ram.info()
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        Started::later(async move {
+            let (op, fua) = (io.op, io.fua);
+            self.note(cx, op, fua, false);
+            let done = self.ram.start(cx, io).await;
+            self.note(cx, op, fua, true);
+            done
+        })
+    }
+    fn expect(&self, op: BlockOp, lba: Lba) {
+        self.ram.expect(op, lba);
+    }
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.ram.extent(lba, most)
+    }
+}
+
+/// Pages of so many sectors, segments of 32 of them.
+pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
+    let made = make_on(cx, Medium::Linear(device.clone()), page_sectors).await;
+    made.expect("it is made");
+}
+
+/// The same on any medium; flash has pages of its own.
+///
+/// # Errors
+/// It is too small, or did not take it.
+pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
+    let layout = medium.plan(page_sectors, 32).map_err(|_| FsError::NoSpace)?;
+    mkfs(cx, medium, layout, &Make::default(), now(cx)).await
+}
+
+pub async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
+    Fs::mount(cx, Medium::Linear(device.clone()), small()).await.expect("it is mounted").0
+}
+
+pub async fn mount_with(cx: &Cx, medium: &Medium, options: Options) -> Arc<Fs> {
+    Fs::mount(cx, medium.clone(), options).await.expect("it is mounted").0
+}
+
+/// Why something is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// The medium can't be read, or takes nothing any more.
+    Medium(String),
+    /// It is wrong.
+    Wrong(String),
+}
+
+impl Trouble {
+    pub(crate) fn of(what: &str, e: &FsError) -> Trouble {
+        let why = format!("{what}: {e}");
+        match e {
+            FsError::Io(_) | FsError::ReadOnly(_) => Trouble::Medium(why),
+            _ => Trouble::Wrong(why),
+        }
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Trouble {
+        Trouble::Wrong(why)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Trouble::Medium(why) | Trouble::Wrong(why)) = self;
+        why.fmt(f)
+    }
+}
+
+/// The check finds nothing.
+pub(crate) async fn problems(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
+    let report = check(cx, medium).await.map_err(|e| Trouble::of("it can't be checked", &e))?;
+    let Some(first) = report.problems.first() else { return Ok(()) };
+    let why = format!("the check finds {} problems: {first}", report.found);
+    // What hangs on what can't be read is wrong, too.
+    let unread = report.problems.iter().any(|what| what.contains("the medium can't give"));
+    Err(if unread { Trouble::Medium(why) } else { Trouble::Wrong(why) })
+}
+
+/// The same, of memory, and what it says.
+pub async fn sound(cx: &Cx, device: &Arc<Ram>) -> Report {
+    sound_on(cx, &Medium::Linear(device.clone())).await
+}
+
+pub async fn sound_on(cx: &Cx, medium: &Medium) -> Report {
+    let report = check(cx, medium).await.expect("it can be read");
+    assert_eq!(report.problems, Vec::<String>::new());
+    report
+}
+
+pub fn new(mode: u16) -> New {
+    New { mode, uid: 1000, gid: 100, ..New::default() }
+}
+
+pub async fn create(cx: &Cx, fs: &Arc<Fs>, dir: u32, name: &str, mode: u16) -> Attributes {
+    fs.create(cx, dir, name.as_bytes(), &new(mode), now(cx)).await.expect("it is made")
+}
+
+pub async fn content(cx: &Cx, fs: &Arc<Fs>, ino: u32) -> Vec<u8> {
+    let size = fs.attributes(cx, ino).await.expect("it is there").size;
+    let mut all = vec![0xee; size as usize + 10];
+    let n = fs.read(cx, ino, 0, &mut all).await.expect("it is read");
+    assert_eq!(n as u64, size);
+    all.truncate(n);
+    all
+}
+
+/// The seeds of a test: `FLASHLANE_SEED` names one, or several as `100..200`.
+pub fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    // Tests are told by their environment what to repeat.
+    #[allow(clippy::disallowed_methods)]
+    let Ok(asked) = std::env::var("FLASHLANE_SEED") else { return default };
+    let number = |text: &str| text.parse().expect("FLASHLANE_SEED is a number, or two: 1..9");
+    match asked.split_once("..") {
+        Some((from, to)) => number(from)..number(to),
+        None => number(&asked)..number(&asked) + 1,
+    }
+}
