@@ -41,7 +41,7 @@ pub enum FsError {
     ReadOnly(String),
     #[error("the medium can't give or take it: {0}")]
     Io(String),
-    #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck`")]
+    #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck --repair`")]
     Damaged(String),
 }
 

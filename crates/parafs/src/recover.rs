@@ -30,15 +30,20 @@ struct Sealed {
     bytes: Vec<u8>,
 }
 
-/// Takes every fsync that is whole, in their order.
+/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere.
 pub(crate) async fn roll_forward(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
+    everywhere: bool,
     recovered: &mut Recovered,
 ) -> Result<()> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
-    for (segment, from) in window(cx, fs, pack).await? {
+    let segments = match everywhere {
+        true => (0..fs.sb.layout.shape.segments()).map(|segment| (segment, 0)).collect(),
+        false => window(cx, fs, pack).await?,
+    };
+    for (segment, from) in segments {
         for found in nodes_in(cx, fs, pack, segment, from, recovered).await? {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
@@ -105,7 +110,12 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
             }
             // Of an older checkpoint, or never written: the window ends before it. A sector that is
             // being written when the power goes names what nobody has used.
-            _ => break,
+            Ok(_) => break,
+            Err(_) if bytes.iter().all(|b| *b == 0) => break,
+            Err(e) => {
+                let why = format!("sector {number} of the update window: {e}; fsyncs may be lost");
+                return Err(FsError::Damaged(why));
+            }
         }
     }
     segments.sort_unstable();

@@ -3,7 +3,7 @@
 //! Owns: [`oracle`] (what each sector may contain), [`swarm`] (what a seed does), [`harness`] (one
 //! seed on one stack, with replay command), [`torture`] (many seeds with power cuts at chosen moments,
 //! on all cores), [`cuts`] (one seed, cut everywhere), [`canary`] (the
-//! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`witness`] (what
+//! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`overlay`] (one to damage), [`witness`] (what
 //! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`guest`] (a
 //! virtual machine with a virtio disk, without the machine). May know: every
 //! layer that gives a block device. Promises: a failing seed prints the one command that replays it.
@@ -26,6 +26,7 @@ pub mod hinting;
 pub mod host;
 pub mod moments;
 pub mod oracle;
+pub mod overlay;
 pub mod own;
 pub mod ram;
 mod skip;
@@ -43,6 +44,7 @@ pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Up, run_seed
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
 pub use own::Own;
+pub use overlay::Overlay;
 pub use ram::{Keep, Ram};
 pub use skip::skip;
 pub use torture::{Failure, How, Mode, Outcome, Seeds, Tally, Watcher};

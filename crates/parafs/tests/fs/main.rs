@@ -3,6 +3,8 @@
 mod basic;
 mod crash;
 mod crowd;
+mod image;
 mod model;
 mod moments;
+mod planted;
 mod world;

@@ -1,0 +1,731 @@
+//! Damage of every structure is found, and mended without a loss elsewhere.
+//!
+//! Owns: the list of what is planted. Promises: each is found by a check, `repair` ends in a check that
+//! finds nothing, and what was not touched reads as before. Never: leaves a checksum wrong unless that
+//! is what is planted.
+
+use super::image::{FAR, Image, Left, Names, get32, look, put32, put64, wanted};
+use super::world::{run, small};
+use flashlane_base::{SECTOR_BYTES, crc32c};
+use flashlane_parafs::{Fs, Medium, Time, check, repair};
+use flashlane_testkit::Overlay;
+use std::sync::Arc;
+
+const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
+/// The least that there must be.
+const LEAST: usize = 200;
+
+/// A corruption.
+struct Planted {
+    name: String,
+    left: Left,
+    /// Names that it may change, and all below them.
+    touches: Vec<&'static str>,
+    strike: Box<dyn Fn(&Image)>,
+}
+
+/// All of them.
+struct List(Vec<Planted>);
+
+impl List {
+    fn add(
+        &mut self,
+        name: impl Into<String>,
+        touches: &[&'static str],
+        strike: impl Fn(&Image) + 'static,
+    ) {
+        let (name, touches, strike) = (name.into(), touches.to_vec(), Box::new(strike));
+        self.0.push(Planted { name, left: Left::Unmounted, touches, strike });
+    }
+
+    fn in_use(
+        &mut self,
+        name: impl Into<String>,
+        touches: &[&'static str],
+        strike: impl Fn(&Image) + 'static,
+    ) {
+        self.add(name, touches, strike);
+        self.0.last_mut().expect("it was added").left = Left::InUse;
+    }
+}
+
+fn ino(path: &str) -> u32 {
+    Image::ino(Left::Unmounted, path)
+}
+
+/// What was not touched reads as before; what is there besides lies in /lost+found.
+fn compare(found: &Names, left: Left, touches: &[&str]) -> Result<(), String> {
+    let below = |path: &str, of: &str| path == of || path.starts_with(&format!("{of}/"));
+    let touched = |path: &str| touches.iter().any(|of| below(path, of));
+    for (path, seen) in wanted(left) {
+        if !touched(path) && found.get(path) != Some(seen) {
+            return Err(format!("{path} is {:?}, not {seen:?}", found.get(path)));
+        }
+    }
+    for (path, seen) in found {
+        let known = wanted(left).contains_key(path) || below(path, "/lost+found");
+        if !known && !touched(path) {
+            return Err(format!("{path} is new"));
+        }
+        if let Err(e) = seen {
+            return Err(format!("{path} can't be read: {e}"));
+        }
+    }
+    Ok(())
+}
+
+/// Strikes, checks, mends, compares.
+fn try_one(planted: &Planted) -> Result<(), String> {
+    let image = Image::new(planted.left);
+    (planted.strike)(&image);
+    let (left, touches) = (planted.left, planted.touches.clone());
+    let device: Arc<Overlay> = image.device;
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let before = check(&cx, &medium()).await.map_err(|e| format!("check: {e}"))?;
+        if before.found == 0 && before.notes.is_empty() {
+            return Err("it is not found".into());
+        }
+        let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
+        if done.after.found > 0 {
+            return Err(format!("it is not mended: {:?} of {before:?}", done.after.problems));
+        }
+        let mounted = Fs::mount(&cx, medium(), small()).await;
+        let fs = mounted.map_err(|e| format!("mount: {e}"))?.0;
+        compare(&look(&cx, &fs).await, left, &touches)
+            .map_err(|why| format!("{why}; found were {:?}", before.problems))?;
+        fs.unmount(&cx).await.map_err(|e| format!("unmount: {e}"))?;
+        let after = check(&cx, &medium()).await.map_err(|e| format!("check: {e}"))?;
+        match after.found {
+            0 => Ok(()),
+            _ => Err(format!("behind a mount: {:?}", after.problems)),
+        }
+    })
+}
+
+fn superblocks(list: &mut List) {
+    for copy in [0, 1] {
+        let name = |what: &str| format!("superblock copy {copy}: {what}");
+        list.add(name("a bit of it"), &[], move |i| i.spoil(copy, |b| b[40] ^= 4));
+        list.add(name("zeros"), &[], move |i| i.spoil(copy, |b| b.fill(0)));
+        list.add(name("can't be read"), &[], move |i| i.device.lose(copy));
+        let fields: [(&str, usize, u32); 11] = [
+            ("magic", 0, 7),
+            ("major version", 8, 2),
+            ("identity", 16, 99),
+            ("regions", 32, 2),
+            ("segments of a region", 36, 60),
+            ("pages of a segment", 40, 16),
+            ("sectors of a page", 44, 2),
+            ("in-place region", 48, 4000),
+            ("reserved segments", 56, 9999),
+            ("bytes of a sector", 60, 8),
+            ("kind of medium", 64, 0),
+        ];
+        for (what, at, value) in fields {
+            list.add(name(what), &[], move |i| i.change(copy, |b| put32(b, at, value)));
+        }
+    }
+}
+
+fn packs(list: &mut List) {
+    for newest in [true, false] {
+        let name = |what: &str| {
+            format!("{} checkpoint: {what}", if newest { "newest" } else { "older" })
+        };
+        let at = move |i: &Image, what: u64| {
+            let pack = i.pack(newest);
+            [pack.at, pack.at + 1, i.foot(&pack)][what as usize]
+        };
+        for (part, what) in [(0, "head"), (1, "body"), (2, "foot")] {
+            list.add(name(&format!("a bit of its {what}")), &[], move |i| {
+                i.spoil(at(i, part), |b| b[20] ^= 1);
+            });
+            list.add(name(&format!("zeros as its {what}")), &[], move |i| {
+                i.spoil(at(i, part), |b| b.fill(0));
+            });
+            list.add(name(&format!("its {what} can't be read")), &[], move |i| {
+                i.device.lose(at(i, part));
+            });
+        }
+        list.add(name("length"), &[], move |i| i.change(at(i, 0), |b| put64(b, 16, 1 << 40)));
+        list.add(name("version of the head"), &[], move |i| {
+            i.change(at(i, 0), |b| put64(b, 8, 77));
+        });
+        list.add(name("version of the foot"), &[], move |i| {
+            i.change(at(i, 2), |b| put64(b, 8, 77));
+        });
+    }
+    let field = |list: &mut List, what: &str, at: usize, value: u32| {
+        list.add(format!("checkpoint: {what} {value}"), &[], move |i| {
+            i.change_pack(&i.pack(true), |b| put32(b, at, value));
+        });
+    };
+    for value in [0, 999] {
+        field(list, "kept pages", 8, value);
+        field(list, "nodes", 20, value);
+        field(list, "files", 24, value);
+    }
+    field(list, "next node", 16, 0);
+    field(list, "next node", 16, u32::MAX);
+    for number in 0..3 {
+        list.add(format!("checkpoint: copy of sector {number} of the nodes"), &[], move |i| {
+            let pack = i.pack(true);
+            i.change_pack(&pack, |b| b[pack.nat_copies] ^= 1 << number);
+            i.spoil(i.table_at(true, number), |b| b[100] ^= 1);
+        });
+    }
+    list.add("checkpoint: copy of the segment table", &[], |i| {
+        let pack = i.pack(true);
+        i.change_pack(&pack, |b| b[pack.sit_copies] ^= 1);
+        i.spoil(i.table_at(false, 0), |b| b[100] ^= 1);
+    });
+    for head in 0..6 {
+        list.add(format!("checkpoint: head {head} fills a segment of another one"), &[], move |i| {
+            let pack = i.pack(true);
+            let others = pack.heads.iter().enumerate().filter(|(other, _)| *other != head);
+            let body = i.body(pack.at);
+            let mut segments = others.map(|(_, (at, _))| get32(&body, *at));
+            let other = segments.find(|segment| *segment != u32::MAX).expect("one is open");
+            i.change_pack(&pack, |b| put32(b, pack.heads[head].0, other));
+        });
+        list.add(format!("checkpoint: head {head} fills what is valid"), &[], move |i| {
+            let pack = i.pack(true);
+            let (segment, _) = i.place(i.nat(ino("/large")).1);
+            i.change_pack(&pack, |b| {
+                put32(b, pack.heads[head].0, segment);
+                put32(b, pack.heads[head].0 + 4, 0);
+            });
+        });
+    }
+    list.add("checkpoint: a head's next segment is valid", &[], |i| {
+        let pack = i.pack(true);
+        let (segment, _) = i.place(i.nat(ino("/large")).1);
+        let next = pack.heads.iter().find_map(|(_, next)| next.first().copied());
+        match next {
+            Some(at) => i.change_pack(&pack, |b| put32(b, at, segment)),
+            None => i.change_pack(&pack, |b| {
+                let at = pack.heads[0].0 + 8;
+                put32(b, at, 1);
+                b.splice(at + 4..at + 4, segment.to_le_bytes());
+            }),
+        }
+    });
+    let orphans: [(&str, &[u32]); 3] = [("of no file", &[1300]), ("0", &[0]), ("a file", &[0x5a])];
+    for (what, files) in orphans {
+        list.add(format!("checkpoint: a file without a name: {what}"), &[], move |i| {
+            let pack = i.pack(true);
+            i.change_pack(&pack, |b| {
+                put32(b, pack.orphans, files.len() as u32);
+                for ino_of in files {
+                    let is = if *ino_of == 0x5a { ino("/dir/a") } else { *ino_of };
+                    b.extend(is.to_le_bytes());
+                }
+            });
+        });
+    }
+    list.in_use("checkpoint: a file without a name twice", &[], |i| {
+        let pack = i.pack(true);
+        i.change_pack(&pack, |b| {
+            let first = get32(b, pack.orphans + 4);
+            put32(b, pack.orphans + 8, first);
+        });
+    });
+    list.in_use("checkpoint: it forgets a file without a name", &[], |i| {
+        let pack = i.pack(true);
+        i.change_pack(&pack, |b| {
+            put32(b, pack.orphans, 1);
+            b.truncate(pack.orphans + 8);
+        });
+    });
+    for what in ["a bit of it", "its number", "can't be read"] {
+        list.in_use(format!("window: {what}"), &[], move |i| match what {
+            "its number" => i.change(i.area(b"pWIN")[0], |b| b[8] ^= 1),
+            "a bit of it" => i.spoil(i.area(b"pWIN")[0], |b| b[40] ^= 1),
+            _ => i.device.lose(i.area(b"pWIN")[0]),
+        });
+    }
+}
+
+/// Nodes that tables lead to: what they are, and how they are found.
+type Victim = (&'static str, fn(&Image) -> u32);
+
+fn node_of(i: &Image, path: &str, ofs: u32) -> u32 {
+    let nodes = i.nodes_of(ino(path));
+    nodes.into_iter().find(|(number, _)| *number == ofs).expect("it has one").1
+}
+
+const N: u32 = (4096 - 48) / 4;
+/// Of a doubly indirect tree: its root, below that an indirect node, below that a direct one.
+const ROOT_OFS: u32 = 3 + 2 * (N + 1);
+
+fn victims() -> Vec<Victim> {
+    vec![
+        ("root", |_| 1),
+        ("an inode", |_| ino("/dir/a")),
+        ("an inline file", |_| ino("/dir/below/deep/c")),
+        ("a directory", |_| ino("/dir/below")),
+        ("a directory of many", |_| ino("/many")),
+        ("a direct node", |i| node_of(i, "/far", 1)),
+        ("an indirect node", |i| node_of(i, "/far", 3)),
+        ("a direct node below", |i| node_of(i, "/far", 4)),
+        ("a doubly indirect node", |i| node_of(i, "/far", ROOT_OFS)),
+        ("attributes", |i| node_of(i, "/large", u32::MAX)),
+    ]
+}
+
+fn tables(list: &mut List) {
+    for (what, nid) in victims() {
+        let entry = |list: &mut List, how: &str, change: fn(&Image, &mut [u8])| {
+            list.add(format!("node table, {what}: {how}"), &[], move |i| {
+                i.change_nat(nid(i), |entry| change(i, entry));
+            });
+        };
+        entry(list, "nothing", |_, e| e.fill(0));
+        entry(list, "no file", |_, e| put32(e, 0, 0));
+        entry(list, "another file", |_, e| put32(e, 0, 2000));
+        entry(list, "no page", |_, e| put32(e, 4, 0));
+        entry(list, "nowhere", |_, e| put32(e, 4, 1 << 30));
+        entry(list, "another node's page", |i, e| {
+            put32(e, 4, i.nat(ino("/empty")).1);
+        });
+    }
+    list.add("node table: a node that there is not", &[], |i| {
+        let addr = i.nat(ino("/small")).1;
+        i.change_nat(900, |e| {
+            put32(e, 0, 900);
+            put32(e, 4, addr);
+        });
+    });
+    list.add("node table: a node 0", &[], |i| i.change_nat(0, |e| put32(e, 0, 5)));
+    for number in 0..3 {
+        let name = |what: &str| format!("node table, sector {number}: {what}");
+        list.add(name("a bit of it"), &[], move |i| {
+            i.spoil(i.table_at(true, number), |b| b[50] ^= 1);
+        });
+        list.add(name("zeros"), &[], move |i| i.spoil(i.table_at(true, number), |b| b.fill(0)));
+        list.add(name("can't be read"), &[], move |i| i.device.lose(i.table_at(true, number)));
+        list.add(name("its number"), &[], move |i| {
+            i.change(i.table_at(true, number), |b| b[8] ^= 1);
+        });
+    }
+    let places: [(&str, fn(&Image) -> u32); 4] = [
+        ("a node", |i| i.nat(ino("/dir/a")).1),
+        ("an indirect node", |i| i.nat(node_of(i, "/far", 3)).1),
+        ("a page of a file", |i| i.page_of(ino("/dir/a"), 1)),
+        ("a page of a directory", |i| i.page_of(ino("/dir"), 0)),
+    ];
+    for (what, addr) in places {
+        list.add(format!("segment table: {what} counts as garbage"), &[], move |i| {
+            let (segment, page) = i.place(addr(i));
+            i.change_segment(segment, |e| e[16 + page as usize / 8] &= !(1 << (page % 8)));
+        });
+        list.add(format!("segment table: all of the segment of {what} counts as garbage"), &[], {
+            move |i| i.change_segment(i.place(addr(i)).0, |e| e[16..].fill(0))
+        });
+        list.add(format!("segment table: all of the segment of {what} counts as valid"), &[], {
+            move |i| i.change_segment(i.place(addr(i)).0, |e| e[16..].fill(0xff))
+        });
+        list.add(format!("segment table: the segment of {what} is of no head"), &[], move |i| {
+            i.change_segment(i.place(addr(i)).0, |e| e[0] = 77);
+        });
+        list.add(format!("segment table: the segment of {what} is of another head"), &[], {
+            move |i| i.change_segment(i.place(addr(i)).0, |e| e[0] = if e[0] < 3 { 4 } else { 0 })
+        });
+        let name = |how: &str| format!("summary of {what}: {how}");
+        let summary = move |i: &Image| {
+            let (segment, page) = i.place(addr(i));
+            (i.area(b"pSUM"), segment, page)
+        };
+        let at = move |i: &Image| {
+            let (area, segment, _) = summary(i);
+            let is = |at: &&u64| get32(&i.device.sector(**at), 8) == segment;
+            *area.iter().find(is).expect("it has one")
+        };
+        list.add(name("a bit of it"), &[], move |i| i.spoil(at(i), |b| b[60] ^= 1));
+        list.add(name("zeros"), &[], move |i| i.spoil(at(i), |b| b.fill(0)));
+        list.add(name("can't be read"), &[], move |i| i.device.lose(at(i)));
+        list.add(name("its number"), &[], move |i| i.change(at(i), |b| b[8] ^= 1));
+        let word = move |i: &Image| 32 + 8 * summary(i).2 as usize;
+        list.add(name("another node"), &[], move |i| {
+            i.change(at(i), |b| b[word(i)] ^= 1);
+        });
+        list.add(name("another word"), &[], move |i| {
+            i.change(at(i), |b| b[word(i) + 4] ^= 1);
+        });
+    }
+    for what in ["a bit of it", "zeros", "can't be read", "its number"] {
+        list.add(format!("segment table, a sector: {what}"), &[], move |i| {
+            let at = i.table_at(false, 0);
+            match what {
+                "a bit of it" => i.spoil(at, |b| b[50] ^= 1),
+                "zeros" => i.spoil(at, |b| b.fill(0)),
+                "can't be read" => i.device.lose(at),
+                _ => i.change(at, |b| b[8] ^= 1),
+            }
+        });
+    }
+    list.add("both tables", &[], |i| {
+        i.spoil(i.table_at(false, 0), |b| b[50] ^= 1);
+        (0..3).for_each(|sector| i.spoil(i.table_at(true, sector), |b| b[50] ^= 1));
+    });
+    list.add("both tables and all summaries", &[], |i| {
+        i.spoil(i.table_at(false, 0), |b| b[50] ^= 1);
+        (0..3).for_each(|sector| i.spoil(i.table_at(true, sector), |b| b[50] ^= 1));
+        i.area(b"pSUM").into_iter().for_each(|at| i.spoil(at, |b| b[50] ^= 1));
+    });
+    list.add("both checkpoints", &[], |i| {
+        i.spoil(i.pack(true).at, |b| b[50] ^= 1);
+        i.spoil(i.pack(false).at, |b| b[50] ^= 1);
+    });
+}
+
+fn inodes(list: &mut List) {
+    let set = |list: &mut List, path: &'static str, what: &str, at: usize, value: u32| {
+        list.add(format!("inode of {path}: {what} {value}"), &[path], move |i| {
+            i.change_node(ino(path), |b| put32(b, at, value));
+        });
+    };
+    for path in ["/dir/a", "/dir/below", "/small", "/to", "/null"] {
+        for (what, value) in [("0", 0), ("a socket's", 0o14), ("beyond all", 0o17)] {
+            list.add(format!("inode of {path}: type {what}"), &[path], move |i| {
+                i.change_node(ino(path), |b| b[1] = b[1] & 0x0f | value << 4);
+            });
+        }
+        for links in [0, 9, u32::MAX] {
+            set(list, path, "links", 4, links);
+        }
+        for pages in [0, 77, u32::MAX] {
+            set(list, path, "pages", 24, pages);
+        }
+        set(list, path, "attributes in node", 88, 1300);
+        set(list, path, "attributes in node", 88, u32::MAX);
+        list.add(format!("inode of {path}: attributes in its own node"), &[path], move |i| {
+            i.change_node(ino(path), |b| put32(b, 88, ino(path)));
+        });
+        list.add(format!("inode of {path}: a child that is not there"), &[path], move |i| {
+            i.change_node(ino(path), |b| put32(b, 360, 1301));
+        });
+        list.add(format!("inode of {path}: a child of another file"), &[path, "/far"], move |i| {
+            let child = node_of(i, "/far", 1);
+            i.change_node(ino(path), |b| put32(b, 360, child));
+        });
+        set(list, path, "levels", 96, 70);
+        set(list, path, "parent", 84, u32::MAX);
+    }
+    for path in ["/dir/below", "/many"] {
+        for (what, at, value) in [
+            ("size", 16, 3),
+            ("levels", 96, 0),
+            ("levels", 96, 9),
+            ("entries", 100, 0),
+            ("entries", 100, 5000),
+            ("parent", 84, 0),
+            ("parent", 84, 77),
+        ] {
+            set(list, path, what, at, value);
+        }
+        list.add(format!("inode of {path}: inline"), &[path], move |i| {
+            i.change_node(ino(path), |b| b[2] |= 1);
+        });
+    }
+    for path in ["/dir/a", "/large", "/far"] {
+        list.add(format!("inode of {path}: inline"), &[path], move |i| {
+            i.change_node(ino(path), |b| b[2] |= 1);
+        });
+    }
+    for path in ["/small", "/dir/below/deep/c", "/to"] {
+        list.add(format!("inode of {path}: not inline"), &[path, "/dir/below/deep"], move |i| {
+            i.change_node(ino(path), |b| b[2] &= !1);
+        });
+    }
+    list.add("inode of /small: longer than it can be", &["/small", "/dir/below/deep"], |i| {
+        i.change_node(ino("/small"), |b| put32(b, 16, 9999));
+    });
+    set(list, "/dir/a", "size", 20, u32::MAX);
+    for (path, touches) in [
+        ("/dir/a", vec!["/dir/a"]),
+        ("/small", vec!["/small", "/dir/below/deep/another"]),
+        ("/dir/below", vec!["/dir/below"]),
+        ("/many", vec!["/many"]),
+        ("/large", vec!["/large", "/dir/link"]),
+        ("/dir", vec!["/dir", "/large", "/small"]),
+        ("/empty", vec!["/empty"]),
+    ] {
+        list.add(format!("inode of {path}: a bit of it"), &touches, move |i| {
+            i.spoil(i.page_at(i.nat(ino(path)).1), |b| b[12] ^= 1);
+        });
+        list.add(format!("inode of {path}: can't be read"), &touches, move |i| {
+            i.device.lose(i.page_at(i.nat(ino(path)).1));
+        });
+        for (what, at) in [("node", 48), ("file", 44), ("number", 40)] {
+            list.add(format!("inode of {path}: it is another {what}"), &touches, move |i| {
+                i.change_node(ino(path), |b| put32(b, 4096 - at, 1200));
+            });
+        }
+    }
+    list.add("root: a bit of it", &["/"], |i| {
+        i.spoil(i.page_at(i.nat(1).1), |b| b[12] ^= 1);
+    });
+    list.add("root: it is a file", &["/"], |i| i.change_node(1, |b| b[1] = 0x81));
+    list.add("root: a parent", &[], |i| i.change_node(1, |b| put32(b, 84, ino("/dir"))));
+    let attributes = |list: &mut List, what: &str, change: fn(&mut [u8])| {
+        list.add(format!("attributes: {what}"), &["/large", "/dir/link"], move |i| {
+            i.change_node(node_of(i, "/large", u32::MAX), change);
+        });
+    };
+    attributes(list, "more than there are", |b| b[0] = 9);
+    attributes(list, "fewer than there are", |b| b[0] = 1);
+    attributes(list, "a name of no bytes", |b| b[2] = 0);
+    attributes(list, "a value that is too long", |b| b[5] = 0xff);
+    attributes(list, "not in their order", |b| b[11] = b'z');
+    attributes(list, "something behind them", |b| b[3000] = 1);
+    list.add("attributes: a bit of them", &["/large", "/dir/link"], |i| {
+        i.spoil(i.page_at(i.nat(node_of(i, "/large", u32::MAX)).1), |b| b[12] ^= 1);
+    });
+}
+
+fn trees(list: &mut List) {
+    let addresses: [(&str, fn(&Image) -> u32); 4] = [
+        ("nowhere", |_| 1 << 30),
+        ("at a node", |i| i.nat(1).1),
+        ("at another file's page", |i| i.page_of(ino("/large"), 0)),
+        ("at a page of a directory", |i| i.page_of(ino("/many"), 1)),
+    ];
+    for (what, addr) in addresses {
+        list.add(format!("inode of /dir/a: page 2 lies {what}"), &["/dir/a"], move |i| {
+            let addr = addr(i);
+            i.change_node(ino("/dir/a"), |b| put32(b, 384 + 8, addr));
+        });
+        list.add(format!("direct node: its page lies {what}"), &["/far"], move |i| {
+            let addr = addr(i);
+            let slot = FAR[1] - 916;
+            i.change_node(node_of(i, "/far", 1), |b| put32(b, 4 * slot as usize, addr));
+        });
+        list.add(format!("directory: its page lies {what}"), &["/dir"], move |i| {
+            let addr = addr(i);
+            i.change_node(ino("/dir"), |b| put32(b, 384, addr));
+        });
+    }
+    list.add("inode of /dir/a: page 2 is a hole", &["/dir/a"], |i| {
+        i.change_node(ino("/dir/a"), |b| put32(b, 384 + 8, 0));
+    });
+    list.add("inode of /dir/a: page 2 is kept", &["/dir/a"], |i| {
+        i.change_node(ino("/dir/a"), |b| put32(b, 384 + 8, u32::MAX));
+    });
+    list.add("inode of /dir/a: page 2 is garbage", &["/dir/a"], |i| {
+        // What lay there before the last sync.
+        let garbage = (1..i.segments * i.segment_pages).find(|addr| {
+            let (segment, page) = i.place(*addr);
+            let mut valid = true;
+            i.change_segment(segment, |e| valid = e[16 + page as usize / 8] >> (page % 8) & 1 == 1);
+            !valid && i.device.sector(i.page_at(*addr)).iter().any(|b| *b != 0)
+        });
+        let garbage = garbage.expect("there is some");
+        i.change_node(ino("/dir/a"), |b| put32(b, 384 + 8, garbage));
+    });
+    let nodes = [1, 2, 3, 4, ROOT_OFS, ROOT_OFS + 1];
+    for ofs in nodes {
+        list.add(format!("node {ofs} of /far: a bit of it"), &["/far"], move |i| {
+            i.spoil(i.page_at(i.nat(node_of(i, "/far", ofs)).1), |b| b[12] ^= 1);
+        });
+        list.add(format!("node {ofs} of /far: another number"), &["/far"], move |i| {
+            i.change_node(node_of(i, "/far", ofs), |b| put32(b, 4096 - 40, 9));
+        });
+        list.add(format!("node {ofs} of /far: another file's"), &["/far", "/large"], move |i| {
+            let large = ino("/large");
+            i.change_node(node_of(i, "/far", ofs), |b| put32(b, 4096 - 44, large));
+        });
+    }
+    for slot in 0..5 {
+        list.add(format!("inode of /far: child {slot} is forgotten"), &[], move |i| {
+            i.change_node(ino("/far"), |b| {
+                // One that it does not have becomes one that is not there.
+                let child = get32(b, 360 + 4 * slot);
+                put32(b, 360 + 4 * slot, if child == 0 { 1302 } else { 0 });
+            });
+        });
+        list.add(format!("inode of /far: child {slot} is the next one"), &["/far"], move |i| {
+            i.change_node(ino("/far"), |b| {
+                let other = get32(b, 360 + 4 * ((slot + 2) % 5));
+                let first = get32(b, 360);
+                put32(b, 360 + 4 * slot, if other == 0 { first ^ 1 } else { other });
+            });
+        });
+    }
+    list.add("indirect node: a child is forgotten", &[], |i| {
+        i.change_node(node_of(i, "/far", 3), |b| b[..4].fill(0));
+        let child = get32(&i.node(node_of(i, "/far", 3)), 4);
+        i.change_node(node_of(i, "/far", 3), |b| put32(b, 4, if child == 0 { 0 } else { 0 }));
+    });
+    list.add("indirect node: a child is its parent", &["/far"], |i| {
+        let parent = node_of(i, "/far", 3);
+        i.change_node(parent, |b| put32(b, 40, parent));
+    });
+}
+
+/// Where entries of a page of a directory stand: bits, heads, names.
+const HEADS_AT: usize = 28;
+const NAMES_AT: usize = HEADS_AT + 203 * 12;
+
+/// The page of a directory that has a name, and the place of its entry.
+fn entry(i: &Image, dir: &str, name: &str) -> (u64, usize) {
+    for slot in 0..900 {
+        let addr = i.page_of(ino(dir), slot);
+        if addr == 0 {
+            continue;
+        }
+        let bytes = i.device.sector(i.page_at(addr));
+        for slot in 0..203 {
+            let (at, text) = (HEADS_AT + 12 * slot, NAMES_AT + 8 * slot);
+            let length = usize::from(bytes[at + 8]);
+            if length == name.len() && &bytes[text..text + length] == name.as_bytes() {
+                return (i.page_at(addr), slot);
+            }
+        }
+    }
+    panic!("no {name} in {dir}");
+}
+
+fn entries(list: &mut List) {
+    let names: [(&str, &str, &[&'static str]); 3] = [
+        ("/dir", "a", &["/dir/a"]),
+        ("/dir", "below", &["/dir/below", "/dir/a", "/dir/link", "/large", "/small"]),
+        ("/many", "8 xxxxxxxx", &["/many"]),
+    ];
+    for (dir, name, touches) in names {
+        let mut touches = touches.to_vec();
+        touches.push("/dir/below");
+        let mut change = |what: &str, strike: fn(&mut [u8], usize)| {
+            list.add(format!("entry {name} of {dir}: {what}"), &touches, move |i| {
+                let (at, slot) = entry(i, dir, name);
+                i.spoil(at, |b| strike(b, slot));
+            });
+        };
+        let head = |slot: usize| HEADS_AT + 12 * slot;
+        let _ = head;
+        change("no file", |b, s| put32(b, HEADS_AT + 12 * s + 4, 0));
+        change("a file that is not there", |b, s| put32(b, HEADS_AT + 12 * s + 4, 1303));
+        change("a number that can't be", |b, s| put32(b, HEADS_AT + 12 * s + 4, u32::MAX));
+        change("the root", |b, s| put32(b, HEADS_AT + 12 * s + 4, 1));
+        change("type 0", |b, s| b[HEADS_AT + 12 * s + 10] = 0);
+        change("another type", |b, s| b[HEADS_AT + 12 * s + 10] ^= 6);
+        change("the hash", |b, s| b[HEADS_AT + 12 * s] ^= 1);
+        change("a length of 0", |b, s| b[HEADS_AT + 12 * s + 8] = 0);
+        change("too short", |b, s| b[HEADS_AT + 12 * s + 8] -= 1);
+        change("too long", |b, s| b[HEADS_AT + 12 * s + 8] += 50);
+        change("longer than a page", |b, s| b[HEADS_AT + 12 * s + 9] = 0xff);
+        change("a letter", |b, s| b[NAMES_AT + 8 * s] ^= 2);
+        change("a slash", |b, s| b[NAMES_AT + 8 * s] = b'/');
+        change("a zero", |b, s| b[NAMES_AT + 8 * s] = 0);
+        change("its place is free", |b, s| b[s / 8] &= !(1 << (s % 8)));
+        change("its spare byte", |b, s| b[HEADS_AT + 12 * s + 11] = 1);
+    }
+    list.add("directory: a place is taken by nothing", &[], |i| {
+        let (at, _) = entry(i, "/dir", "a");
+        i.spoil(at, |b| b[20] |= 1);
+    });
+    list.add("directory: a second place of a name is free", &[], |i| {
+        let (at, slot) = entry(i, "/many", "8 xxxxxxxx");
+        i.spoil(at, |b| b[(slot + 1) / 8] &= !(1 << ((slot + 1) % 8)));
+    });
+    let all = ["/dir", "/large", "/small"];
+    list.add("directory: zeros", &all, |i| {
+        let (at, _) = entry(i, "/dir", "a");
+        i.spoil(at, |b| b.fill(0));
+    });
+    list.add("directory: anything", &all, |i| {
+        let (at, _) = entry(i, "/dir", "a");
+        i.spoil(at, |b| b.iter_mut().enumerate().for_each(|(k, b)| *b = (k * 37 >> 3) as u8));
+    });
+    list.add("directory: all ones", &all, |i| {
+        let (at, _) = entry(i, "/dir", "a");
+        i.spoil(at, |b| b.fill(0xff));
+    });
+    list.add("directory: can't be read", &all, |i| i.device.lose(entry(i, "/dir", "a").0));
+    list.add("directory: it lies in itself", &["/dir/below"], |i| {
+        let (at, slot) = entry(i, "/dir/below", "deep");
+        i.spoil(at, |b| put32(b, HEADS_AT + 12 * slot + 4, ino("/dir/below")));
+    });
+    list.add("directory: a name twice", &["/dir/a"], |i| {
+        let (at, slot) = entry(i, "/dir", "a");
+        i.spoil(at, |b| {
+            let head = b[HEADS_AT + 12 * slot..][..12].to_vec();
+            let free = (0..203).rev().find(|s| b[s / 8] >> (s % 8) & 1 == 0).expect("one");
+            b[free / 8] |= 1 << (free % 8);
+            b[HEADS_AT + 12 * free..][..12].copy_from_slice(&head);
+            b[NAMES_AT + 8 * free] = b'a';
+        });
+    });
+    list.add("directory: a name where it is not looked for", &[], |i| {
+        let (at, slot) = entry(i, "/many", "8 xxxxxxxx");
+        let hash = crc32c(b"8 xxxxxxxx");
+        let pages: Vec<u64> = (0..900)
+            .map(|slot| i.page_of(ino("/many"), slot))
+            .filter(|addr| *addr != 0)
+            .map(|addr| i.page_at(addr))
+            .filter(|page| *page != at)
+            .collect();
+        assert!(hash != 0 && !pages.is_empty());
+        // Both buckets of the second level hold other names.
+        let before = i.device.sector(at);
+        let head = before[HEADS_AT + 12 * slot..][..12].to_vec();
+        let text = before[NAMES_AT + 8 * slot..][..16].to_vec();
+        let other = pages.iter().rev().find(|page| {
+            let b = i.device.sector(**page);
+            (0..202).any(|s| b[s / 8] >> (s % 8) & 1 == 0 && b[(s + 1) / 8] >> ((s + 1) % 8) & 1 == 0)
+        });
+        let other = *other.expect("one has room");
+        i.spoil(at, |b| {
+            b[HEADS_AT + 12 * slot..][..12].fill(0);
+            [slot, slot + 1].iter().for_each(|s| b[s / 8] &= !(1 << (s % 8)));
+        });
+        i.spoil(other, |b| {
+            let taken = |b: &[u8], s: usize| b[s / 8] >> (s % 8) & 1 == 1;
+            let s = (0..202).find(|s| !taken(b, *s) && !taken(b, s + 1)).expect("room");
+            [s, s + 1].iter().for_each(|s| b[s / 8] |= 1 << (s % 8));
+            b[HEADS_AT + 12 * s..][..12].copy_from_slice(&head);
+            b[NAMES_AT + 8 * s..][..16].copy_from_slice(&text);
+        });
+    });
+}
+
+fn all() -> Vec<Planted> {
+    let mut list = List(Vec::new());
+    superblocks(&mut list);
+    packs(&mut list);
+    tables(&mut list);
+    inodes(&mut list);
+    trees(&mut list);
+    entries(&mut list);
+    list.0
+}
+
+#[test]
+fn what_is_planted_is_found_and_mended() {
+    assert_eq!(SECTOR_BYTES, 4096);
+    let all = all();
+    assert!(all.len() >= LEAST, "{}", all.len());
+    let mut bad = Vec::new();
+    for planted in &all {
+        if let Err(why) = try_one(planted) {
+            bad.push(format!("{}: {why}", planted.name));
+        }
+    }
+    assert!(bad.is_empty(), "{} of {}:\n{}", bad.len(), all.len(), bad.join("\n"));
+}
+
+#[test]
+fn what_is_sound_is_left_alone() {
+    for left in [Left::Unmounted, Left::InUse] {
+        let image = Image::new(left);
+        let device = image.device.clone();
+        let before = device.contents();
+        run(1, async move |cx| {
+            let medium = Medium::Linear(device.clone());
+            let done = repair(&cx, &medium, NOW).await.expect("it is one");
+            assert_eq!((done.before.problems, done.found), (Vec::new(), 0));
+            assert!(device.contents() == before, "nothing was written");
+        });
+    }
+}
