@@ -395,6 +395,9 @@ impl Segments {
     pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
         let (segment, page) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
+        if s.valid == 0 {
+            s.entry.kind = Heat::WarmData as u8;
+        }
         if s.owners.is_none() {
             // Of a segment without anything valid the summary tells of an earlier use.
             s.asked = s.valid == 0;

@@ -47,7 +47,7 @@ impl Model<'_> {
 
     /// The checkpoint before the one that counts.
     pub(super) async fn compare_packs(&mut self) {
-        let (version, clean) = (self.pack.version, self.pack.clean);
+        let version = self.pack.version;
         let place = (version as usize + 1) % self.layout.packs.len();
         let why = match mount::pack(self.cx, self.medium, &self.layout, place).await {
             Ok(pack) if pack.version + 1 == version => return,
@@ -60,7 +60,8 @@ impl Model<'_> {
         match read.is_ok() && head.iter().all(|b| *b == 0) {
             // The first one of all.
             true if version <= 1 => {}
-            false if read.is_ok() && !clean && mount::is_pack_head(&head, &self.layout) => {
+            // A head is written whole, the rest may be cut short.
+            false if read.is_ok() && mount::is_pack_head(&head, &self.layout) => {
                 self.report.notes.push(format!("{said}; number {version} counts"));
             }
             _ => self.wrong(cure::PACK, said),
@@ -342,6 +343,7 @@ impl Model<'_> {
             let mut bytes = vec![0; SECTOR];
             let at = self.layout.window + number;
             let read = self.medium.read_meta(self.cx, at, &mut bytes).await;
+            let unwritten = read.is_ok() && bytes.iter().all(|b| *b == 0);
             match read.and_then(|()| Ok(WindowSector::decode(&bytes, number)?)) {
                 Ok(window) => {
                     goes_on &= window.version == self.pack.version;
@@ -350,7 +352,7 @@ impl Model<'_> {
                     let named = named.filter(|segment| goes_on && *segment < all);
                     self.window.extend(named);
                 }
-                Err(_) if bytes.iter().all(|b| *b == 0) => goes_on = false,
+                Err(_) if unwritten => goes_on = false,
                 Err(e) => {
                     self.window_lost.push(number);
                     let said = format!("sector {number} of the update window: {e}");

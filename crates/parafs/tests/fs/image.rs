@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 /// Where a long file has pages, in pages of 4 KiB: of each kind of node that names pages.
-pub(crate) const FAR: [u64; 5] = [0, 1_000, 2_500, 4_000, 2_060_000];
+pub(crate) const FAR: [u64; 5] = [0, 1_000, 2_500, 3_000, 2_060_000];
 
 pub(crate) fn get32(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"))
@@ -265,7 +265,6 @@ pub(crate) fn wanted(left: Left) -> &'static Names {
 #[derive(Clone, Debug)]
 pub(crate) struct Pack {
     pub(crate) at: u64,
-    pub(crate) version: u64,
     pub(crate) body: usize,
     pub(crate) nat_copies: usize,
     pub(crate) sit_copies: usize,
@@ -353,9 +352,8 @@ impl Image {
             (head, (0..next).map(|i| head + 12 + 4 * i).collect())
         });
         let heads = heads.collect();
-        let version = version(&at);
         let body = bytes.len();
-        Pack { at, version, body, nat_copies, sit_copies, nat, sit, heads, orphans: place }
+        Pack { at, body, nat_copies, sit_copies, nat, sit, heads, orphans: place }
     }
 
     pub(crate) fn body(&self, at: u64) -> Vec<u8> {
