@@ -4,11 +4,13 @@
 //! finds nothing, and what was not touched reads as before. Never: leaves a checksum wrong unless that
 //! is what is planted.
 
-use super::image::{FAR, Image, Left, Names, get32, look, put32, put64, wanted};
-use super::world::{run, small};
-use flashlane_base::{SECTOR_BYTES, crc32c};
+use super::image::{FAR, Image, Left, Names, get32, get64, look, put32, put64, wanted};
+use super::world::{ram, run, seeds, small};
+use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
+use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_parafs::{Fs, Medium, Time, check, repair};
-use flashlane_testkit::Overlay;
+use flashlane_rt::{CostTable, Virtual};
+use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
 
 const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
@@ -715,6 +717,151 @@ fn what_is_sound_is_left_alone() {
             let done = repair(&cx, &medium, NOW).await.expect("it is one");
             assert_eq!((done.before.problems, done.found), (Vec::new(), 0));
             assert!(device.contents() == before, "nothing was written");
+        });
+    }
+}
+
+/// A device that loses what was not flushed, with this damage.
+fn on_ram(planted: &Planted, seed: u64) -> Arc<Ram> {
+    let image = Image::new(planted.left);
+    (planted.strike)(&image);
+    let device = ram(image.device.sectors() / 256, seed);
+    let (to, from) = (device.clone(), image.device);
+    run(seed, async move |cx| {
+        for at in 0..from.sectors() {
+            let sector = from.sector(at);
+            let io = Io::write(Lba::new(at), 1, false, &sector);
+            to.start(&cx, io).await.expect("it is written");
+        }
+        to.start(&cx, Io::flush()).await.expect("it is there");
+    });
+    device
+}
+
+/// A repair whose power goes is done again, and ends as one that was not cut. `at` says when it goes, of
+/// the times of a check and of a whole repair.
+fn cut_repair(planted: &Planted, seed: u64, at: impl Fn(u64, u64) -> u64) -> Result<(), String> {
+    let begin = |device: &Arc<Ram>, all: bool| {
+        let (device, clock) = (device.clone(), Virtual::new(1, seed, CostTable::zero()));
+        let cx = clock.cx();
+        let done = clock.run(async move {
+            let medium = Medium::Linear(device);
+            match all {
+                true => repair(&cx, &medium, NOW).await.map(drop),
+                false => check(&cx, &medium).await.map(drop),
+            }
+        });
+        done.expect("it goes on").expect("it can be looked at");
+        clock.now().as_ns()
+    };
+    let device = on_ram(planted, seed);
+    let looked = begin(&device, false);
+    let whole = begin(&device, true);
+    println!("{} {looked} {whole}", planted.name);
+    let device = on_ram(planted, seed);
+    let cut = Ns::from_ns(at(looked, whole));
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let (cx, used) = (clock.cx(), device.clone());
+    let lived = async move {
+        let its = cx.clone();
+        cx.spawn(async move {
+            let medium = Medium::Linear(used);
+            drop(repair(&its, &medium, NOW).await);
+        });
+        cx.sleep(cut).await;
+    };
+    clock.run(lived).expect("it goes on");
+    drop(clock);
+    device.power_cut(Keep::Drawn(seed));
+    let (left, touches) = (planted.left, planted.touches.clone());
+    run(seed, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
+        if done.after.found > 0 {
+            return Err(format!("it is not mended: {:?}", done.after.problems));
+        }
+        let mounted = Fs::mount(&cx, medium(), small()).await;
+        let fs = mounted.map_err(|e| format!("mount: {e}"))?.0;
+        compare(&look(&cx, &fs).await, left, &touches)
+    })
+}
+
+#[test]
+fn a_repair_that_is_cut_is_begun_anew() {
+    let all = all();
+    for seed in seeds(0..60) {
+        println!("FLASHLANE_SEED={seed}: begins");
+        let mut rng = Rng::stream(seed, "cut", 0);
+        let planted = &all[rng.below(all.len() as u64) as usize];
+        let draw = rng.below(1 << 20);
+        // Between the look at the beginning and the one at the end there is what it writes.
+        let at = |looked: u64, whole: u64| {
+            looked + whole.saturating_sub(2 * looked) * draw / (1 << 20)
+        };
+        let done = cut_repair(planted, seed, at);
+        done.unwrap_or_else(|why| panic!("{}: {why}", planted.name));
+    }
+}
+
+/// What fsyncs have written behind the checkpoint lies where its heads go on.
+#[test]
+fn a_repair_that_is_cut_has_kept_what_was_durable() {
+    let mut list = List(Vec::new());
+    list.in_use("/dir/a counts its pages wrong", &["/dir/a"], |i| {
+        i.change_node(ino("/dir/a"), |b| put32(b, 24, 99));
+    });
+    for part in 0..24 {
+        // Two looks do not take the same time.
+        let at = |looked: u64, whole: u64| {
+            let (from, to) = (looked * 9 / 10, whole - looked * 9 / 10);
+            from + (to - from) * part / 24
+        };
+        let done = cut_repair(&list.0[0], part, at);
+        done.unwrap_or_else(|why| panic!("{part} of 24: {why}"));
+    }
+}
+
+/// Whoever writes a page that looks like a node gets no file by it, whatever is lost.
+#[test]
+fn a_page_of_a_file_is_no_node() {
+    let image = Image::new(Left::Unmounted);
+    let mut forged = image.node(ino("/small"));
+    // Newer, and anybody's.
+    forged[1] = 0x8f;
+    let version = get64(&image.device.sector(image.pack(true).at), 8);
+    put64(&mut forged, 4096 - 32, version);
+    let end = forged.len() - 4;
+    let sum = crc32c(&forged[..end]);
+    put32(&mut forged, end, sum);
+    let device = image.device;
+    let used = device.clone();
+    run(1, async move |cx| {
+        let mounted = Fs::mount(&cx, Medium::Linear(used.clone()), small()).await;
+        let fs = mounted.expect("it is mounted").0;
+        fs.write(&cx, ino("/dir/a"), 4096, &forged, NOW).await.expect("room");
+        fs.unmount(&cx).await.expect("it is written");
+        assert_eq!(check(&cx, &Medium::Linear(used)).await.expect("it is one").problems, [""; 0]);
+    });
+    let base = Arc::new(device.contents());
+    for lost in [0, 1, 2] {
+        let device = Arc::new(Overlay::new(base.clone()));
+        for at in 0..device.sectors() {
+            let mut sector = device.sector(at);
+            let is = |magic: &[u8; 4]| sector.starts_with(magic);
+            // Where tables are lost summaries say what is a node, and the other way round.
+            if is(b"pNAT") || is(b"pSIT") && lost == 1 || is(b"pSUM") && lost == 2 {
+                sector[99] ^= 1;
+                device.put(at, sector);
+            }
+        }
+        run(1, async move |cx| {
+            let medium = || Medium::Linear(device.clone());
+            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+            assert_eq!(done.after.problems, [""; 0]);
+            let mounted = Fs::mount(&cx, medium(), small()).await;
+            let fs = mounted.expect("it is mounted").0;
+            let found = compare(&look(&cx, &fs).await, Left::Unmounted, &["/dir/a"]);
+            found.unwrap_or_else(|why| panic!("{lost}: {why}"));
         });
     }
 }
