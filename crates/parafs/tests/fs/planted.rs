@@ -4,11 +4,11 @@
 //! finds nothing, and what was not touched reads as before. Never: leaves a checksum wrong unless that
 //! is what is planted.
 
-use super::image::{FAR, Image, Left, Names, get32, get64, look, put32, put64, wanted};
-use super::world::{ram, run, seeds, small};
+use super::image::{FAR, Image, Left, Names, get32, get64, look, put32, put64, text, wanted};
+use super::world::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, Medium, Time, check, repair};
+use flashlane_parafs::{Fs, Medium, ROOT, Time, check, repair};
 use flashlane_rt::{CostTable, Virtual};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
@@ -738,28 +738,32 @@ fn on_ram(planted: &Planted, seed: u64) -> Arc<Ram> {
     device
 }
 
-/// A repair whose power goes is done again, and ends as one that was not cut. `at` says when it goes, of
-/// the times of a check and of a whole repair.
-fn cut_repair(planted: &Planted, seed: u64, at: impl Fn(u64, u64) -> u64) -> Result<(), String> {
-    let begin = |device: &Arc<Ram>, all: bool| {
+/// When a check ends, and a whole repair, in nanoseconds.
+fn times(device: &Arc<Ram>, seed: u64) -> [u64; 2] {
+    [false, true].map(|mends| {
         let (device, clock) = (device.clone(), Virtual::new(1, seed, CostTable::zero()));
         let cx = clock.cx();
         let done = clock.run(async move {
             let medium = Medium::Linear(device);
-            match all {
+            match mends {
                 true => repair(&cx, &medium, NOW).await.map(drop),
                 false => check(&cx, &medium).await.map(drop),
             }
         });
         done.expect("it goes on").expect("it can be looked at");
         clock.now().as_ns()
-    };
-    let device = on_ram(planted, seed);
-    let looked = begin(&device, false);
-    let whole = begin(&device, true);
-    println!("{} {looked} {whole}", planted.name);
-    let device = on_ram(planted, seed);
-    let cut = Ns::from_ns(at(looked, whole));
+    })
+}
+
+/// A moment of what a repair writes, so many of 2^20 parts of it: it lies between two looks, which do
+/// not take the same time.
+fn moment([looked, whole]: [u64; 2], part: u64) -> Ns {
+    let (from, to) = (looked * 9 / 10, whole - looked * 9 / 10);
+    Ns::from_ns(from + to.saturating_sub(from) * part / (1 << 20))
+}
+
+/// The power goes while a repair works.
+fn cut_repair(device: &Arc<Ram>, seed: u64, at: Ns) {
     let clock = Virtual::new(1, seed, CostTable::zero());
     let (cx, used) = (clock.cx(), device.clone());
     let lived = async move {
@@ -768,22 +772,11 @@ fn cut_repair(planted: &Planted, seed: u64, at: impl Fn(u64, u64) -> u64) -> Res
             let medium = Medium::Linear(used);
             drop(repair(&its, &medium, NOW).await);
         });
-        cx.sleep(cut).await;
+        cx.sleep(at).await;
     };
     clock.run(lived).expect("it goes on");
     drop(clock);
     device.power_cut(Keep::Drawn(seed));
-    let (left, touches) = (planted.left, planted.touches.clone());
-    run(seed, async move |cx| {
-        let medium = || Medium::Linear(device.clone());
-        let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
-        if done.after.found > 0 {
-            return Err(format!("it is not mended: {:?}", done.after.problems));
-        }
-        let mounted = Fs::mount(&cx, medium(), small()).await;
-        let fs = mounted.map_err(|e| format!("mount: {e}"))?.0;
-        compare(&look(&cx, &fs).await, left, &touches)
-    })
 }
 
 #[test]
@@ -793,31 +786,69 @@ fn a_repair_that_is_cut_is_begun_anew() {
         println!("FLASHLANE_SEED={seed}: begins");
         let mut rng = Rng::stream(seed, "cut", 0);
         let planted = &all[rng.below(all.len() as u64) as usize];
-        let draw = rng.below(1 << 20);
-        // Between the look at the beginning and the one at the end there is what it writes.
-        let at = |looked: u64, whole: u64| {
-            looked + whole.saturating_sub(2 * looked) * draw / (1 << 20)
-        };
-        let done = cut_repair(planted, seed, at);
+        let times = times(&on_ram(planted, seed), seed);
+        let device = on_ram(planted, seed);
+        cut_repair(&device, seed, moment(times, rng.below(1 << 20)));
+        let (left, touches) = (planted.left, planted.touches.clone());
+        let done = run(seed, async move |cx| {
+            let medium = || Medium::Linear(device.clone());
+            let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
+            if done.after.found > 0 {
+                return Err(format!("it is not mended: {:?}", done.after.problems));
+            }
+            let mounted = Fs::mount(&cx, medium(), small()).await;
+            let fs = mounted.map_err(|e| format!("mount: {e}"))?.0;
+            compare(&look(&cx, &fs).await, left, &touches)
+        });
         done.unwrap_or_else(|why| panic!("{}: {why}", planted.name));
     }
 }
 
-/// What fsyncs have written behind the checkpoint lies where its heads go on.
+/// Files whose fsyncs lie in segments that heads had next at the checkpoint, and a superblock that lost
+/// a copy. A repair writes as many nodes again.
+fn synced(seed: u64) -> Arc<Ram> {
+    let device = ram(26, seed);
+    let used = device.clone();
+    run(seed, async move |cx| {
+        let medium = Medium::Linear(used.clone());
+        make_on(&cx, medium.clone(), 1).await;
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let mut files = Vec::new();
+        for i in 0..SYNCED {
+            files.push(create(&cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
+        }
+        fs.sync(&cx).await.expect("it is written");
+        for (i, ino) in files.into_iter().enumerate() {
+            fs.write(&cx, ino, 0, &text(i as u64, 300), NOW).await.expect("room");
+            fs.fsync(&cx, ino, false).await.expect("it is written");
+        }
+        let io = Io::write(Lba::new(1), 1, true, &[0; SECTOR_BYTES]);
+        used.start(&cx, io).await.expect("it is written");
+    });
+    device.power_cut(Keep::Oldest);
+    device
+}
+
+/// Two segments and a half of nodes: a head has half a segment left, and one more.
+const SYNCED: usize = 80;
+
 #[test]
 fn a_repair_that_is_cut_has_kept_what_was_durable() {
-    let mut list = List(Vec::new());
-    list.in_use("/dir/a counts its pages wrong", &["/dir/a"], |i| {
-        i.change_node(ino("/dir/a"), |b| put32(b, 24, 99));
-    });
-    for part in 0..24 {
-        // Two looks do not take the same time.
-        let at = |looked: u64, whole: u64| {
-            let (from, to) = (looked * 9 / 10, whole - looked * 9 / 10);
-            from + (to - from) * part / 24
-        };
-        let done = cut_repair(&list.0[0], part, at);
-        done.unwrap_or_else(|why| panic!("{part} of 24: {why}"));
+    for seed in 0..8 {
+        let times = times(&synced(seed), seed);
+        let device = synced(seed);
+        cut_repair(&device, seed, moment(times, Rng::stream(seed, "part", 0).below(1 << 20)));
+        run(seed, async move |cx| {
+            let medium = || Medium::Linear(device.clone());
+            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+            assert_eq!(done.after.problems, [""; 0]);
+            let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+            for i in 0..SYNCED {
+                let found = fs.lookup(&cx, ROOT, format!("{i}").as_bytes()).await;
+                let ino = found.expect("it was made durable").ino;
+                assert!(content(&cx, &fs, ino).await == text(i as u64, 300), "{seed}: file {i}");
+            }
+        });
     }
 }
 
