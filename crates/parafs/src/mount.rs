@@ -7,7 +7,7 @@
 use crate::error::{FsError, Result};
 use crate::format::{
     FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry, SitSector,
-    Superblock,
+    Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::Medium;
@@ -119,6 +119,19 @@ pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Re
     newest.ok_or(why)
 }
 
+/// A checkpoint behind the one that counts, if there was one: the window names segments of it.
+pub(crate) async fn lost_checkpoint(
+    cx: &Cx,
+    medium: &Medium,
+    sb: &Superblock,
+    version: u64,
+) -> Result<Option<u64>> {
+    let mut bytes = vec![0; SECTOR];
+    medium.read_meta(cx, sb.layout.window, &mut bytes).await?;
+    let window = WindowSector::decode(&bytes, 0).ok();
+    Ok(window.map(|window| window.version).filter(|lost| *lost > version))
+}
+
 /// The segment table as a checkpoint has it.
 pub(crate) async fn segment_table(
     cx: &Cx,
@@ -178,6 +191,12 @@ impl Fs {
         }
         let (sb, pack) = open(cx, &medium).await?;
         let layout = sb.layout;
+        if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
+            && !mutant!("parafs.lost-checkpoint")
+        {
+            let why = format!("checkpoint {lost} is lost, and what was done since the one before");
+            return Err(FsError::Damaged(why));
+        }
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
         let mut segments = Segments::load(layout, entries, &pack.heads)?;
         segments.compare(|segment| medium.written(&layout, segment));

@@ -3,8 +3,7 @@
 //! Owns: a repair from end to end. Promises: all of it is one checkpoint of a file system that was put
 //! together in memory, so a power cut leaves what was there or what is mended; a file that a name
 //! leads to keeps it; what has none gets one in /lost+found; fsyncs behind the checkpoint are taken as
-//! by a mount. Never: writes over a page that the damaged tables counted as valid before that
-//! checkpoint is durable.
+//! by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
 
 use crate::error::{FsError, Result};
 use crate::format::{
@@ -17,7 +16,7 @@ use crate::mount::{self, Recovered};
 use crate::nat::Nat;
 use crate::nodes::{Dirty, Node, is_dir};
 use crate::recover;
-use crate::segments::Segments;
+use crate::segments::{Segments, Use};
 use crate::state::{State, Step};
 use crate::{New, Time};
 use flashlane_base::mutant;
@@ -128,13 +127,20 @@ fn segments(medium: &Medium, m: &Model<'_>) -> Result<Segments> {
     let mut segments = Segments::load(layout, entries, &heads)?;
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = m.pack.age;
-    // What counted as valid is there until the checkpoint is durable; what fsyncs have written, too.
-    let counted = |segment: &u32| m.segments[*segment as usize].valid.iter().any(|b| *b != 0);
-    let mut seen: Vec<u32> = (0..shape.segments()).filter(counted).collect();
-    if !m.pack.clean {
-        seen.extend(&m.window);
+    if !m.pack.clean && !mutant!("parafs.repair-overwrites") {
+        // What fsyncs have written is there until the checkpoint is durable.
+        let window: Vec<u32> = m.window.iter().copied().collect();
+        segments.seen(&window);
     }
-    if !mutant!("parafs.repair-overwrites") {
+    // What counted as valid, too, unless a table that says so of all leaves no room.
+    let counted = |segment: &u32| {
+        let is = segments.get(*segment);
+        is.used == Use::Free && m.segments[*segment as usize].valid.iter().any(|b| *b != 0)
+    };
+    let seen: Vec<u32> = (0..shape.segments()).filter(counted).collect();
+    let changed = m.nodes.values().filter(|node| node.changed).count() + m.dir_pages.len();
+    let needed = 2 * HEADS * shape.regions + changed as u32 / shape.segment_pages;
+    if segments.free() >= seen.len() as u32 + needed {
         segments.seen(&seen);
     }
     for segment in 0..shape.segments() {

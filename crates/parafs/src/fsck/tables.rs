@@ -57,6 +57,11 @@ impl Model<'_> {
         let mut head = vec![0; SECTOR];
         let read = self.medium.read_meta(self.cx, self.layout.packs[place], &mut head).await;
         let said = format!("the checkpoint in place {place} can't be used: {why}");
+        if let Ok(Some(lost)) = mount::lost_checkpoint(self.cx, self.medium, &self.sb, version).await
+        {
+            let said = format!("{said}; checkpoint {lost} was there, and what was done since is lost");
+            return self.wrong(cure::PACK, said);
+        }
         match read.is_ok() && head.iter().all(|b| *b == 0) {
             // The first one of all.
             true if version <= 1 => {}
@@ -366,7 +371,29 @@ impl Model<'_> {
             open.into_iter().chain(head.next.iter().copied())
         }));
         if !self.window_lost.is_empty() {
-            self.window.extend(0..self.layout.shape.segments());
+            self.find_fsyncs().await;
+        }
+    }
+
+    /// Segments with what fsyncs have written behind the checkpoint, where the window does not say.
+    async fn find_fsyncs(&mut self) {
+        for segment in 0..self.layout.shape.segments() {
+            for page in 0..self.layout.shape.segment_pages {
+                let Ok(bytes) = self.read_page(self.layout.addr(segment, page)).await else {
+                    continue;
+                };
+                let Ok(footer) = NodePage::check(&bytes) else { continue };
+                if footer.version != self.pack.version || footer.batch.number == 0 {
+                    continue;
+                }
+                self.window.insert(segment);
+                for slot in 0..self.tree.slots as u32 {
+                    let addr = NodePage::addr(&bytes, footer.ofs == 0, slot);
+                    if self.layout.has(addr) {
+                        self.window.insert(self.layout.segment_of(addr).0);
+                    }
+                }
+            }
         }
     }
 }

@@ -166,11 +166,19 @@ pub(crate) struct Seen {
     content: Vec<(u64, Vec<u8>)>,
 }
 
+impl Seen {
+    /// The same file, whatever names it has.
+    pub(crate) fn same(&self, other: &Seen) -> bool {
+        *self == Seen { links: self.links, ..other.clone() }
+    }
+}
+
 impl std::fmt::Debug for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let pieces: Vec<(u64, usize, u32)> =
             self.content.iter().map(|(at, bytes)| (*at, bytes.len(), crc32c(bytes))).collect();
         let Seen { ino, kind, about, links, xattrs, .. } = self;
+        let xattrs: Vec<u32> = xattrs.iter().map(|(_, value)| crc32c(value)).collect();
         write!(f, "{ino} {kind:o} {about:?} {links} {xattrs:?} {pieces:?}")
     }
 }

@@ -3,6 +3,7 @@
 mod basic;
 mod crash;
 mod crowd;
+mod fuzz;
 mod image;
 mod model;
 mod moments;
