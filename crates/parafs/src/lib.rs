@@ -15,6 +15,7 @@
 mod checkpoint;
 mod clean;
 mod dir;
+mod dump;
 mod error;
 pub mod format;
 mod fs;
@@ -33,6 +34,7 @@ mod segments;
 mod state;
 mod write;
 
+pub use dump::{DUMP_WORDS, What, dump};
 pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Fs, Options};

@@ -57,11 +57,6 @@ impl Model<'_> {
         let mut head = vec![0; SECTOR];
         let read = self.medium.read_meta(self.cx, self.layout.packs[place], &mut head).await;
         let said = format!("the checkpoint in place {place} can't be used: {why}");
-        if let Ok(Some(lost)) = mount::lost_checkpoint(self.cx, self.medium, &self.sb, version).await
-        {
-            let said = format!("{said}; checkpoint {lost} was there, and what was done since is lost");
-            return self.wrong(cure::PACK, said);
-        }
         match read.is_ok() && head.iter().all(|b| *b == 0) {
             // The first one of all.
             true if version <= 1 => {}
@@ -350,6 +345,11 @@ impl Model<'_> {
             let read = self.medium.read_meta(self.cx, at, &mut bytes).await;
             let unwritten = read.is_ok() && bytes.iter().all(|b| *b == 0);
             match read.and_then(|()| Ok(WindowSector::decode(&bytes, number)?)) {
+                Ok(window) if window.version > self.pack.version => {
+                    self.window_lost.push(number);
+                    let said = format!("checkpoint {} was there, and is lost", window.version);
+                    self.wrong(cure::WINDOW, format!("{said}, with what was done since"));
+                }
                 Ok(window) => {
                     goes_on &= window.version == self.pack.version;
                     let all = self.layout.shape.segments();
