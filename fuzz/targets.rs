@@ -40,7 +40,9 @@ use std::sync::Arc;
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
-    names.extend(blocks::NAMES.iter().chain(&mount::NAMES).chain(&ext4::NAMES).chain(&parafs::NAMES));
+    names.extend(
+        blocks::NAMES.iter().chain(&mount::NAMES).chain(&ext4::NAMES).chain(&parafs::NAMES),
+    );
     names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES).chain(&fuse::NAMES));
     names
 }

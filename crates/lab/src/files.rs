@@ -329,11 +329,7 @@ async fn use_it(
 ///
 /// # Errors
 /// There is none, or it is damaged so that nothing can be said of it; it could not be written.
-pub fn fsck(
-    image: &Path,
-    name: Option<&str>,
-    mends: Option<Time>,
-) -> Result<Repaired, FilesError> {
+pub fn fsck(image: &Path, name: Option<&str>, mends: Option<Time>) -> Result<Repaired, FilesError> {
     let (target, name) = there(image, name)?;
     at_once(target, move |cx, medium| async move {
         let Some(now) = mends else {

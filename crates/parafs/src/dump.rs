@@ -1,14 +1,14 @@
 //! What lies on the medium, for people.
 //!
-//! Owns: the words for each structure, the way to a path without a mount. Promises: reads only; what
-//! can't be read is said in its place, and the rest is shown; text is as long as what it shows. Never:
-//! mends or believes: `fsck` says what is wrong.
+//! Owns: the words for each structure, the way to a path without a mount. Promises: reads only;
+//! what can't be read is said in its place, and the rest is shown. Never: mends or believes: `fsck`
+//! says what is wrong.
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Dentries, Footer, HEADS, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind,
-    NodePage, Owner, Pack, ROOT, SECTOR, SegmentEntry, Slots, SummarySector, Superblock, Tree,
-    get16, name_hash,
+    Addr, Dentries, Footer, HEADS, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid,
+    NodeKind, NodePage, Owner, Pack, ROOT, SECTOR, SegmentEntry, Slots, SummarySector, Superblock,
+    Tree, get16, name_hash,
 };
 use crate::fs::bit;
 use crate::medium::Medium;
@@ -55,7 +55,12 @@ impl What {
             ["segment", n] => What::Segment(number(n)?),
             ["node", n] => What::Node(number(n)?),
             [path] if path.starts_with('/') => What::Path(path.into()),
-            _ => return Err(format!("`{}` can't be shown; what can: {DUMP_WORDS}", words.join(" "))),
+            _ => {
+                return Err(format!(
+                    "`{}` can't be shown; what can: {DUMP_WORDS}",
+                    words.join(" ")
+                ));
+            }
         })
     }
 }
@@ -135,26 +140,24 @@ fn put(out: &mut String, line: fmt::Arguments<'_>) {
     let _ = writeln!(out, "{line}");
 }
 
-async fn say_superblock(
-    out: &mut String,
-    cx: &Cx,
-    medium: &Medium,
-    sb: &Superblock,
-) -> Result<()> {
+async fn say_superblock(out: &mut String, cx: &Cx, medium: &Medium, sb: &Superblock) -> Result<()> {
     let (layout, shape) = (&sb.layout, &sb.layout.shape);
     put(out, format_args!("superblock"));
     for copy in 0..mount::SUPERBLOCKS {
         match mount::superblock_copy(cx, medium, copy).await {
             Ok(other) if other == *sb => put(out, format_args!("  copy {copy}: whole")),
             Ok(_) => put(out, format_args!("  copy {copy}: whole, and says something else")),
-            Err(e) => put(out, format_args!("  copy {copy}: {e}")),
+            Err(e) => put(out, format_args!("  copy {copy}: {}", e.why())),
         }
     }
     let uuid: String = sb.uuid.iter().map(|b| format!("{b:02x}")).collect();
     let kind = if sb.linear { "a block device" } else { "flash with S-FTL" };
     put(out, format_args!("  label \"{}\", identity {uuid}, on {kind}", sb.label));
     let (regions, each) = (shape.regions, shape.region_segments);
-    put(out, format_args!("  {regions} regions of {each} segments of {} pages", shape.segment_pages));
+    put(
+        out,
+        format_args!("  {regions} regions of {each} segments of {} pages", shape.segment_pages),
+    );
     put(out, format_args!("  a page has {} bytes", shape.page_bytes()));
     put(out, format_args!("  {} segments are not for files", sb.reserved_segments));
     put(out, format_args!("  at most {} nodes", layout.nids - 1));
@@ -185,7 +188,7 @@ async fn say_checkpoints(
         let pack = match mount::pack(cx, medium, &sb.layout, place).await {
             Ok(pack) => pack,
             Err(e) => {
-                put(out, format_args!("checkpoint in place {place}: it is not whole: {e}"));
+                put(out, format_args!("checkpoint in place {place}: it is not whole: {}", e.why()));
                 continue;
             }
         };
@@ -329,7 +332,11 @@ impl View<'_> {
     }
 
     fn orphans(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "files to be deleted, or to be cut to their sizes: {}", self.pack.orphans.len())?;
+        writeln!(
+            out,
+            "files to be deleted, or to be cut to their sizes: {}",
+            self.pack.orphans.len()
+        )?;
         self.pack.orphans.iter().try_for_each(|ino| writeln!(out, "  file {ino}"))
     }
 
@@ -343,7 +350,10 @@ impl View<'_> {
         let count = (0..pages).filter(|page| bit(valid, *page)).count();
         let heat = HEATS.get(usize::from(*kind)).copied().unwrap_or("no head that there is");
         let region = layout.region_of(segment);
-        put(out, format_args!("segment {segment} of region {region}: {count} of {pages} pages valid"));
+        put(
+            out,
+            format_args!("segment {segment} of region {region}: {count} of {pages} pages valid"),
+        );
         put(out, format_args!("  filled for {heat}; changed in second {changed}"));
         let mut owners = Vec::new();
         for part in 0..layout.summary_sectors {
@@ -353,7 +363,7 @@ impl View<'_> {
             match read.and_then(|()| Ok(SummarySector::decode(&bytes, segment, part)?)) {
                 Ok(found) => owners.extend(found.0),
                 Err(e) => {
-                    put(out, format_args!("  its summary: {e}"));
+                    put(out, format_args!("  its summary: {}", e.why()));
                     break;
                 }
             }
@@ -501,7 +511,7 @@ impl View<'_> {
                     continue;
                 }
                 Err(e) => {
-                    writeln!(out, "node {nid}: {e}")?;
+                    writeln!(out, "node {nid}: {}", e.why())?;
                     continue;
                 }
             };
@@ -509,9 +519,8 @@ impl View<'_> {
                 Some((NodeKind::Direct, first)) => {
                     writeln!(out, "node {nid}: direct, number {}", footer.ofs)?;
                     let words = 0..self.tree.slots as u32;
-                    let addr = |slot| {
-                        (first + u64::from(slot), NodePage::addr(&bytes, false, slot))
-                    };
+                    let addr =
+                        |slot| (first + u64::from(slot), NodePage::addr(&bytes, false, slot));
                     self.say_runs(out, runs(words.map(addr)));
                 }
                 Some((NodeKind::Indirect, _)) => {

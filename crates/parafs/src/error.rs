@@ -46,6 +46,14 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// What is wrong, for somebody who says where and what to do.
+    pub(crate) fn why(&self) -> String {
+        match self {
+            FsError::Damaged(why) | FsError::Io(why) => why.clone(),
+            e => e.to_string(),
+        }
+    }
+
     /// The number of a system call's error on Linux.
     pub fn errno(&self) -> i32 {
         match self {

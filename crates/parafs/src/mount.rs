@@ -6,13 +6,13 @@
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry, SitSector,
-    Superblock, WindowSector,
+    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry,
+    SitSector, Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::Medium;
 use crate::nat::Nat;
-use crate::recover;
+use crate::recover::{self, Look};
 use crate::segments::Segments;
 use crate::state::State;
 use flashlane_base::mutant;
@@ -42,7 +42,10 @@ pub struct Recovered {
 pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Result<Superblock> {
     let mut bytes = vec![0; SECTOR];
     medium.read_meta(cx, copy, &mut bytes).await?;
-    let sb = Superblock::decode(&bytes)?;
+    let sb = match Superblock::decode(&bytes) {
+        Err(FormatError::Magic(_)) => return Err(FsError::NotFound),
+        decoded => decoded?,
+    };
     let why = match () {
         () if sb.linear != medium.is_linear() => {
             "it was made on a medium of another kind: mount the target itself"
@@ -53,12 +56,13 @@ pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Resu
     Err(FsError::Damaged(why.into()))
 }
 
-/// The superblock: either copy will do.
+/// The superblock: either copy will do. Where there is none at all nothing is damaged.
 pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
     let mut why = FsError::NotFound;
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => return Ok(sb),
+            Err(FsError::NotFound) => {}
             Err(e) => why = e,
         }
     }
@@ -194,8 +198,7 @@ impl Fs {
         if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
             && !mutant!("parafs.lost-checkpoint")
         {
-            let why = format!("checkpoint {lost} is lost, and what was done since the one before");
-            return Err(FsError::Damaged(why));
+            return Err(recover::lost(lost));
         }
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
         let mut segments = Segments::load(layout, entries, &pack.heads)?;
@@ -222,7 +225,7 @@ impl Fs {
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
             fs.lock().recovering = true;
-            recover::roll_forward(cx, &fs, &pack, false, &mut recovered).await?;
+            recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
         }
         recovered.orphans = fs.end_orphans(cx).await?;
         // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what

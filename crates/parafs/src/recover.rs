@@ -24,6 +24,22 @@ use std::sync::Arc;
 /// Pages that are read at a time.
 const AT_ONCE: usize = 32;
 
+/// Who looks for fsyncs, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// A mount: a node of a later checkpoint says that this one is not the last.
+    Mount,
+    Repair,
+    /// A repair that has no window.
+    Everywhere,
+}
+
+/// What was written behind a checkpoint is there, and the checkpoint is not.
+pub(crate) fn lost(version: u64) -> FsError {
+    let since = "and what was done since the one before";
+    FsError::Damaged(format!("checkpoint {version} is lost, {since}"))
+}
+
 /// A node of an fsync.
 struct Sealed {
     footer: Footer,
@@ -35,16 +51,16 @@ pub(crate) async fn roll_forward(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
-    everywhere: bool,
+    how: Look,
     recovered: &mut Recovered,
 ) -> Result<()> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
-    let segments = match everywhere {
-        true => (0..fs.sb.layout.shape.segments()).map(|segment| (segment, 0)).collect(),
-        false => window(cx, fs, pack).await?,
+    let segments = match how {
+        Look::Everywhere => (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect(),
+        Look::Mount | Look::Repair => window(cx, fs, pack).await?,
     };
     for (segment, from) in segments {
-        for found in nodes_in(cx, fs, pack, segment, from, recovered).await? {
+        for found in nodes_in(cx, fs, pack, (segment, from), how, recovered).await? {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
     }
@@ -128,8 +144,8 @@ async fn nodes_in(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
-    segment: u32,
-    from: u32,
+    (segment, from): (u32, u32),
+    how: Look,
     recovered: &mut Recovered,
 ) -> Result<Vec<Sealed>> {
     let layout = fs.sb.layout;
@@ -149,6 +165,12 @@ async fn nodes_in(
             // What can't be read was being written when the power went.
             let Ok(bytes) = read.await else { continue };
             let Ok(footer) = NodePage::check(&bytes) else { continue };
+            if footer.version > pack.version
+                && how == Look::Mount
+                && !mutant!("parafs.lost-checkpoint")
+            {
+                return Err(lost(footer.version));
+            }
             let since = footer.version == pack.version || mutant!("parafs.old-nodes-taken");
             if since && footer.batch.number > 0 {
                 found.push(Sealed { footer, bytes });

@@ -15,7 +15,7 @@ use crate::medium::Medium;
 use crate::mount::{self, Recovered};
 use crate::nat::Nat;
 use crate::nodes::{Dirty, Node, is_dir};
-use crate::recover;
+use crate::recover::{self, Look};
 use crate::segments::{Segments, Use};
 use crate::state::{State, Step};
 use crate::{New, Time};
@@ -87,8 +87,8 @@ async fn write(
     };
     let fs = Arc::new(fs);
     if !m.pack.clean {
-        let everywhere = !m.window_lost.is_empty();
-        recover::roll_forward(cx, &fs, &m.pack, everywhere, &mut done.recovered).await?;
+        let how = if m.window_lost.is_empty() { Look::Repair } else { Look::Everywhere };
+        recover::roll_forward(cx, &fs, &m.pack, how, &mut done.recovered).await?;
     }
     for (dir, entry) in &m.entering {
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;

@@ -71,7 +71,9 @@ impl Overlay {
         let mut lost = Vec::new();
         for (i, at) in range(io.lba, io.sectors).enumerate() {
             match &mut io.payload {
-                Payload::Read(_) if self.over.lock().broken.contains(&at) => lost.push(Lba::new(at)),
+                Payload::Read(_) if self.over.lock().broken.contains(&at) => {
+                    lost.push(Lba::new(at))
+                }
                 Payload::Read(to) => {
                     to.sector(i as u32, SECTOR_BYTES).copy_from_slice(&self.sector(at));
                 }

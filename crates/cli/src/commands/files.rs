@@ -93,9 +93,11 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
                 "it was not unmounted: {} fsyncs behind the last checkpoint were found and kept\n",
                 recovered.batches
             ),
-            false => "it was not unmounted: the next mount, or --repair, keeps the fsyncs behind its \
+            false => {
+                "it was not unmounted: the next mount, or --repair, keeps the fsyncs behind its \
                       last checkpoint\n"
-                .to_string(),
+                    .to_string()
+            }
         };
     }
     if *found > 0 {

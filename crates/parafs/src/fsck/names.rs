@@ -164,7 +164,8 @@ impl Model<'_> {
                 _ if addr == Addr::KEPT => drop(contents.insert(index, Vec::new())),
                 Ok(bytes) => drop(contents.insert(index, bytes)),
                 Err(e) => {
-                    let said = format!("page {index} of directory {dir} can't be read: {e}");
+                    let said =
+                        format!("page {index} of directory {dir} can't be read: {}", e.why());
                     self.wrong(cure::HOLE, said);
                     self.lose_page(owner);
                 }
@@ -223,7 +224,8 @@ impl Model<'_> {
             let same = Dentries::new(self.slots, &page[..]).heads()
                 == Dentries::new(self.slots, &bytes[..]).heads();
             if !same && whole {
-                let said = format!("page {index} of directory {dir} has places that are no entry's");
+                let said =
+                    format!("page {index} of directory {dir} has places that are no entry's");
                 self.wrong(cure::NAME_FIXED, said);
             }
             if !same {

@@ -6,7 +6,7 @@
 //! which it is.
 
 use super::{Found, Model, cure};
-use crate::error::{FsError, Result};
+use crate::error::FsError;
 use crate::format::{
     Addr, Footer, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SECTOR, SegmentEntry,
     SitSector, SummarySector, WindowSector,
@@ -31,18 +31,17 @@ fn is_node_head(kind: u8) -> bool {
 }
 
 impl Model<'_> {
-    pub(super) async fn compare_superblocks(&mut self) -> Result<()> {
+    pub(super) async fn compare_superblocks(&mut self) {
         for copy in 0..mount::SUPERBLOCKS {
             let why = match mount::superblock_copy(self.cx, self.medium, copy).await {
                 Ok(sb) if sb == self.sb => continue,
                 Ok(_) => "it says something else than the other one".into(),
-                Err(FsError::Damaged(why) | FsError::Io(why)) => why,
-                Err(e) => return Err(e),
+                Err(FsError::NotFound) => "it is none".into(),
+                Err(e) => e.why(),
             };
             self.superblock_lost = true;
             self.wrong(cure::SUPERBLOCK, format!("copy {copy} of the superblock: {why}"));
         }
-        Ok(())
     }
 
     /// The checkpoint before the one that counts.
@@ -52,7 +51,7 @@ impl Model<'_> {
         let why = match mount::pack(self.cx, self.medium, &self.layout, place).await {
             Ok(pack) if pack.version + 1 == version => return,
             Ok(pack) => format!("it is number {}, and the other one {version}", pack.version),
-            Err(e) => e.to_string(),
+            Err(e) => e.why(),
         };
         let mut head = vec![0; SECTOR];
         let read = self.medium.read_meta(self.cx, self.layout.packs[place], &mut head).await;
@@ -83,7 +82,7 @@ impl Model<'_> {
                     }
                 }
                 Err(e) => {
-                    let said = format!("sector {sector} of the segment table: {e}");
+                    let said = format!("sector {sector} of the segment table: {}", e.why());
                     self.wrong(cure::SEGMENTS, said);
                     let known = &mut self.segments_known[first as usize..];
                     known.iter_mut().take(of.0 as usize).for_each(|known| *known = false);
@@ -107,7 +106,7 @@ impl Model<'_> {
                 }
                 Err(e) => {
                     self.nat_lost.insert(sector);
-                    self.wrong(cure::NAT, format!("the node address table: {e}"));
+                    self.wrong(cure::NAT, format!("the node address table: {}", e.why()));
                 }
             }
         }
@@ -146,7 +145,7 @@ impl Model<'_> {
             }
             let why = match self.read_page(entry.addr).await {
                 _ if nid == 0 => "there can't be a node 0".into(),
-                Err(e) => format!("node {nid} can't be read: {e}"),
+                Err(e) => format!("node {nid} can't be read: {}", e.why()),
                 Ok(bytes) => match NodePage::check(&bytes) {
                     Err(e) => format!("node {nid} at page {}: {e}", entry.addr.0),
                     Ok(footer) if (footer.nid, footer.ino) == (nid, entry.ino) => {
@@ -360,7 +359,7 @@ impl Model<'_> {
                 Err(_) if unwritten => goes_on = false,
                 Err(e) => {
                     self.window_lost.push(number);
-                    let said = format!("sector {number} of the update window: {e}");
+                    let said = format!("sector {number} of the update window: {}", e.why());
                     self.wrong(cure::WINDOW, said);
                 }
             }
@@ -370,8 +369,30 @@ impl Model<'_> {
             let open = head.open.map(|(segment, _)| segment);
             open.into_iter().chain(head.next.iter().copied())
         }));
-        if !self.window_lost.is_empty() {
-            self.find_fsyncs().await;
+        match (self.window_lost.is_empty(), self.pack.clean) {
+            (false, _) => self.find_fsyncs().await,
+            (true, false) => self.find_lost().await,
+            (true, true) => {}
+        }
+    }
+
+    /// Nodes of a later checkpoint than the one that counts, where its heads go on.
+    async fn find_lost(&mut self) {
+        let heads = self.pack.heads.clone();
+        let of_nodes = (0..).zip(heads).filter(|(at, _)| is_node_head((at % HEADS) as u8));
+        for (_, head) in of_nodes {
+            let next = head.next.iter().map(|segment| (*segment, 0));
+            for (segment, from) in head.open.into_iter().chain(next) {
+                for page in from..self.layout.shape.segment_pages {
+                    let read = self.read_page(self.layout.addr(segment, page)).await;
+                    let footer = read.ok().and_then(|bytes| NodePage::check(&bytes).ok());
+                    let later = footer.filter(|footer| footer.version > self.pack.version);
+                    if let Some(footer) = later {
+                        let said = format!("checkpoint {} was there, and is lost", footer.version);
+                        return self.wrong(cure::PACK, format!("{said}, with what was done since"));
+                    }
+                }
+            }
         }
     }
 

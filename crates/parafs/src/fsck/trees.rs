@@ -303,7 +303,16 @@ impl Model<'_> {
         };
         let nid = if ofs == 0 { ino } else { (1..self.layout.nids).rev().find(free)? };
         let bytes = vec![0; self.layout.shape.page_bytes()];
-        self.put_node(nid, Found { ino: if ofs == 0 { nid } else { ino }, ofs, bytes, changed: true, doubtful: false });
+        self.put_node(
+            nid,
+            Found {
+                ino: if ofs == 0 { nid } else { ino },
+                ofs,
+                bytes,
+                changed: true,
+                doubtful: false,
+            },
+        );
         self.set_nat(nid, NatEntry { ino, addr: Addr::NONE });
         Some(nid)
     }
@@ -361,7 +370,10 @@ impl Model<'_> {
                 let why = match other {
                     _ if !self.layout.has(addr) => format!("{who} lies at {}, nowhere", addr.0),
                     Some(other) if other.slot != Owner::NODE && summed == Some(owner) => {
-                        self.wrong(cure::HOLE, format!("{lies}, as does one of node {}", other.nid));
+                        self.wrong(
+                            cure::HOLE,
+                            format!("{lies}, as does one of node {}", other.nid),
+                        );
                         self.make_hole(other);
                         self.owners.insert(addr, owner);
                         continue;

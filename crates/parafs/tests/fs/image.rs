@@ -9,7 +9,7 @@ use flashlane_base::{Lba, SECTOR_BYTES, crc32c, crc32c_append};
 use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_parafs::{Attributes, Fallocate, Fs, FsError, Medium, New, ROOT, Seek, Set};
 use flashlane_rt::Cx;
-use flashlane_testkit::Overlay;
+use flashlane_testkit::{Overlay, Ram};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -73,6 +73,11 @@ fn make(left: Left) -> Arc<Vec<u8>> {
         }
         used.start(&cx, Io::flush()).await.expect("it is there");
     });
+    contents(device)
+}
+
+/// All that a device holds.
+pub(crate) fn contents(device: Arc<Ram>) -> Arc<Vec<u8>> {
     run(7, async move |cx| {
         let mut bytes = vec![0; device.info().capacity as usize * SECTOR_BYTES];
         for (at, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
@@ -296,7 +301,11 @@ pub(crate) struct Image {
 
 impl Image {
     pub(crate) fn new(left: Left) -> Image {
-        let device = Arc::new(Overlay::new(base(left)));
+        Image::on(base(left))
+    }
+
+    pub(crate) fn on(bytes: Arc<Vec<u8>>) -> Image {
+        let device = Arc::new(Overlay::new(bytes));
         let sb = device.sector(0);
         let mut areas: BTreeMap<[u8; 4], Vec<u64>> = BTreeMap::new();
         let meta = get64(&sb, 48);
@@ -367,8 +376,7 @@ impl Image {
     pub(crate) fn body(&self, at: u64) -> Vec<u8> {
         let length = get64(&self.device.sector(at), 16) as usize;
         let sectors = length.div_ceil(SECTOR_BYTES) as u64;
-        let mut bytes: Vec<u8> =
-            (1..=sectors).flat_map(|i| self.device.sector(at + i)).collect();
+        let mut bytes: Vec<u8> = (1..=sectors).flat_map(|i| self.device.sector(at + i)).collect();
         bytes.truncate(length);
         bytes
     }

@@ -4,11 +4,13 @@
 //! finds nothing, and what was not touched reads as before. Never: leaves a checksum wrong unless that
 //! is what is planted.
 
-use super::image::{FAR, Image, Left, Names, get32, get64, look, put32, put64, text, wanted};
+use super::image::{
+    FAR, Image, Left, Names, contents, get32, get64, look, put32, put64, text, wanted,
+};
 use super::world::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, Medium, ROOT, Time, check, repair};
+use flashlane_parafs::{Fs, FsError, Medium, New, ROOT, Time, check, repair};
 use flashlane_rt::{CostTable, Virtual};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
@@ -134,9 +136,8 @@ fn superblocks(list: &mut List) {
 
 fn packs(list: &mut List) {
     for newest in [true, false] {
-        let name = |what: &str| {
-            format!("{} checkpoint: {what}", if newest { "newest" } else { "older" })
-        };
+        let name =
+            |what: &str| format!("{} checkpoint: {what}", if newest { "newest" } else { "older" });
         let at = move |i: &Image, what: u64| {
             let pack = i.pack(newest);
             [pack.at, pack.at + 1, i.foot(&pack)][what as usize]
@@ -185,14 +186,18 @@ fn packs(list: &mut List) {
         i.spoil(i.table_at(false, 0), |b| b[100] ^= 1);
     });
     for head in 0..6 {
-        list.add(format!("checkpoint: head {head} fills a segment of another one"), &[], move |i| {
-            let pack = i.pack(true);
-            let others = pack.heads.iter().enumerate().filter(|(other, _)| *other != head);
-            let body = i.body(pack.at);
-            let mut segments = others.map(|(_, (at, _))| get32(&body, *at));
-            let other = segments.find(|segment| *segment != u32::MAX).expect("one is open");
-            i.change_pack(&pack, |b| put32(b, pack.heads[head].0, other));
-        });
+        list.add(
+            format!("checkpoint: head {head} fills a segment of another one"),
+            &[],
+            move |i| {
+                let pack = i.pack(true);
+                let others = pack.heads.iter().enumerate().filter(|(other, _)| *other != head);
+                let body = i.body(pack.at);
+                let mut segments = others.map(|(_, (at, _))| get32(&body, *at));
+                let other = segments.find(|segment| *segment != u32::MAX).expect("one is open");
+                i.change_pack(&pack, |b| put32(b, pack.heads[head].0, other));
+            },
+        );
         list.add(format!("checkpoint: head {head} fills what is valid"), &[], move |i| {
             let pack = i.pack(true);
             let (segment, _) = i.place(i.nat(ino("/large")).1);
@@ -895,4 +900,64 @@ fn a_page_of_a_file_is_no_node() {
             found.unwrap_or_else(|why| panic!("{lost}: {why}"));
         });
     }
+}
+
+#[test]
+fn a_checkpoint_that_is_lost_is_no_cut() {
+    // Its fsyncs have taken segments since.
+    let image = Image::on(contents(synced(1)));
+    image.spoil(image.foot(&image.pack(true)), |b| b[9] ^= 1);
+    let device = image.device;
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        // The one before is whole, and older than what programs had made durable.
+        let mounted = Fs::mount(&cx, medium(), small()).await;
+        let why = mounted.err().expect("it is refused").to_string();
+        assert!(why.contains("is lost") && why.contains("`flashlane fsck --repair`"), "{why}");
+        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        assert!(done.before.found > 0 && done.after.found == 0, "{done:?}");
+        assert!(Fs::mount(&cx, medium(), small()).await.is_ok());
+    });
+}
+
+#[test]
+fn damage_in_use_is_an_error_with_its_place() {
+    let image = Image::new(Left::Unmounted);
+    image.device.lose(image.page_at(image.page_of(ino("/dir/a"), 1)));
+    let below = ino("/dir/below");
+    image.spoil(image.page_at(image.nat(below).1), |b| b[12] ^= 1);
+    let device = image.device.clone();
+    run(1, async move |cx| {
+        let medium = Medium::Linear(device);
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let said = |e: FsError| e.to_string();
+        let mut bytes = vec![0; 20_000];
+        let why = said(fs.read(&cx, ino("/dir/a"), 0, &mut bytes).await.unwrap_err());
+        assert!(why.contains("page 1 of file"), "{why}");
+        let why = said(fs.lookup(&cx, ino("/dir"), b"below").await.unwrap_err());
+        assert!(why.contains(&format!("node {below} at page")), "{why}");
+        assert!(why.contains("`flashlane fsck --repair`"), "{why}");
+        // All else goes on.
+        assert_eq!(fs.read(&cx, ino("/dir/a"), 8192, &mut bytes).await, Ok(20_000 - 8192));
+        let made = create(&cx, &fs, ino("/dir"), "new", FILE).await.ino;
+        fs.write(&cx, made, 0, &[1; 9_000], NOW).await.expect("room");
+        fs.fsync(&cx, made, false).await.expect("it is written");
+        fs.unmount(&cx).await.expect("it is written");
+    });
+    let image = Image::new(Left::Unmounted);
+    (0..3).for_each(|sector| image.spoil(image.table_at(true, sector), |b| b[60] ^= 1));
+    run(1, async move |cx| {
+        let mounted = Fs::mount(&cx, Medium::Linear(image.device), small()).await;
+        let fs = match mounted {
+            Ok((fs, _)) => fs,
+            Err(e) => {
+                let why = e.to_string();
+                assert!(why.contains("sector 0") && why.contains("fsck --repair"), "{why}");
+                return;
+            }
+        };
+        let new = New { mode: FILE, ..New::default() };
+        let why = fs.create(&cx, ROOT, b"new", &new, NOW).await.unwrap_err().to_string();
+        assert!(why.contains("sector 0") && why.contains("fsck --repair"), "{why}");
+    });
 }
