@@ -6,7 +6,7 @@
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Dentries, Footer, HEADS, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid,
+    Addr, Dentries, Footer, HEADS, Heads, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid,
     NodeKind, NodePage, Owner, Pack, ROOT, SECTOR, SegmentEntry, Slots, SummarySector, Superblock,
     Tree, get16, name_hash,
 };
@@ -188,7 +188,13 @@ async fn say_checkpoints(
         let pack = match mount::pack(cx, medium, &sb.layout, place).await {
             Ok(pack) => pack,
             Err(e) => {
-                put(out, format_args!("checkpoint in place {place}: it is not whole: {}", e.why()));
+                let mut head = vec![0; SECTOR];
+                let read = medium.read_meta(cx, sb.layout.packs[place], &mut head).await;
+                let why = match read.is_ok() && head.iter().all(|b| *b == 0) {
+                    true => "none was written there yet".to_string(),
+                    false => format!("it is not whole: {}", e.why()),
+                };
+                put(out, format_args!("checkpoint in place {place}: {why}"));
                 continue;
             }
         };
@@ -318,7 +324,8 @@ impl View<'_> {
 
     fn heads(&self, out: &mut String) -> fmt::Result {
         writeln!(out, "heads of checkpoint {}", self.pack.version)?;
-        for (at, head) in self.pack.heads.iter().enumerate() {
+        let used = |head: &Heads| head.open.is_some() || !head.next.is_empty();
+        for (at, head) in self.pack.heads.iter().enumerate().filter(|(_, head)| used(head)) {
             let (region, heat) = (at / HEADS as usize, HEATS[at % HEADS as usize]);
             let fills = match head.open {
                 Some((segment, page)) => format!("fills segment {segment} from page {page} on"),

@@ -10,6 +10,7 @@ use super::world::{FILE, new, now, run, seeds, small};
 use flashlane_base::{Rng, crc32c, crc32c_append};
 use flashlane_parafs::{Fs, FsError, Medium, ROOT, Time, check, repair};
 use flashlane_rt::Cx;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
@@ -240,7 +241,8 @@ fn damage_ends_in_an_error_or_a_repair() {
     let mut bad = Vec::new();
     for seed in seeds(0..300) {
         println!("FLASHLANE_SEED={seed}: begins");
-        if let Err(why) = run(seed, move |cx| life(cx, seed)) {
+        let lived = catch_unwind(|| run(seed, move |cx| life(cx, seed)));
+        if let Err(why) = lived.unwrap_or_else(|_| Err("it panics".into())) {
             let what = "cargo test -p flashlane-parafs --test fs damage_ends";
             bad.push(format!("FLASHLANE_SEED={seed} {what}: {why}"));
         }
