@@ -202,12 +202,10 @@ async fn life(cx: Cx, seed: u64) -> Result<(), String> {
     let medium = || Medium::Linear(device.clone());
     // What says what is not so may be believed by a mount.
     let at_once = rng.below(2) == 0;
-    if at_once {
-        if let Ok((fs, _)) = Fs::mount(&cx, medium(), small()).await {
-            look(&cx, &fs).await;
-            let _ = use_it(&cx, &fs, "first").await;
-            let _ = fs.walk();
-        }
+    if at_once && let Ok((fs, _)) = Fs::mount(&cx, medium(), small()).await {
+        look(&cx, &fs).await;
+        let _ = use_it(&cx, &fs, "first").await;
+        let _ = fs.walk();
     }
     let strict = !struck.lies;
     let checked = check(&cx, &medium()).await;
