@@ -1,5 +1,5 @@
 //! What is fuzzed: every trace parser, fio's job files, experiments, fault plans, drive images, what
-//! FTLs write on the medium ([`blocks`]) and how they mount it ([`mount`]), file systems ([`ext4`]), what NBD clients say ([`nbd`]).
+//! FTLs write on the medium ([`blocks`]) and how they mount it ([`mount`]), file systems ([`ext4`], [`parafs`]), what NBD clients say ([`nbd`]).
 //!
 //! Owns: one function per kind of input that does everything a user can do with such a file, and
 //! what must hold whatever the bytes are. Promises: returns; an input is used or refused with a
@@ -13,6 +13,7 @@ mod fuse;
 mod http;
 mod mount;
 mod nbd;
+mod parafs;
 mod vhost;
 
 use flashlane_base::{Location, Ppa};
@@ -39,7 +40,9 @@ use std::sync::Arc;
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
-    names.extend(blocks::NAMES.iter().chain(&mount::NAMES).chain(&ext4::NAMES));
+    names.extend(
+        blocks::NAMES.iter().chain(&mount::NAMES).chain(&ext4::NAMES).chain(&parafs::NAMES),
+    );
     names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES).chain(&fuse::NAMES));
     names
 }
@@ -63,8 +66,9 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
-            let parts =
-                [blocks::run, mount::run, ext4::run, nbd::run, http::run, vhost::run, fuse::run];
+            let files = [ext4::run, parafs::run];
+            let clients = [nbd::run, http::run, vhost::run, fuse::run];
+            let parts = [&[blocks::run, mount::run][..], &files, &clients].concat();
             if let Some(done) = parts.iter().find_map(|run| run(word, bytes)) {
                 return done;
             }

@@ -3,6 +3,7 @@
 //! Owns: names, help texts, examples. Promises: `--help` of each command has examples that work.
 //! Never: checks what a value means; that is where it is used.
 
+use crate::args_files::{self, Dump, Fsck};
 use crate::commands::top::every_of;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -202,14 +203,12 @@ It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl
 What programs have made durable (fsync, sync) is on the drive whatever happens.
 Exit codes: 0 done, 2 not done.")]
     Mount(MountFs),
-    /// Check a ParaFS file system that is not mounted
-    #[command(after_help = "\
-Examples:
-  flashlane fsck my.img
-
-One that was not unmounted is mounted first, so that what programs had made durable is there.
-Exit codes: 0 nothing wrong found, 1 it is damaged, 2 not done.")]
+    /// Check a ParaFS file system that is not mounted, and repair it
+    #[command(after_help = args_files::FSCK)]
     Fsck(Fsck),
+    /// Show what lies on the medium of a ParaFS file system
+    #[command(after_help = args_files::DUMP)]
+    Dump(Dump),
     /// Watch a drive in use: requests, latencies, write amplification, dies, garbage collection
     #[command(after_help = "\
 Examples:
@@ -572,16 +571,6 @@ pub(crate) struct MountFs {
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct Fsck {
-    /// Drive image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
-    /// Target of the drive, the only one without it
-    #[arg(long, value_name = "NAME")]
-    pub(crate) target: Option<String>,
 }
 
 #[derive(ClapArgs)]

@@ -5,6 +5,7 @@
 //! nothing is drawn on a terminal that is none. Never: computes a result.
 
 mod args;
+mod args_files;
 mod commands;
 mod draw;
 mod machine;

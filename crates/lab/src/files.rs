@@ -14,8 +14,8 @@ use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, time_from};
-use flashlane_parafs::{Fs, FsError, LayoutError, Make, Medium, Options, check, mkfs};
-pub use flashlane_parafs::{Recovered, Report, Time};
+use flashlane_parafs::{Fs, FsError, LayoutError, Make, Medium, Options, check, mkfs, repair};
+pub use flashlane_parafs::{Recovered, Repaired, Report, Time, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use std::fmt;
 use std::future::Future;
@@ -49,6 +49,8 @@ pub enum FilesError {
     Exists { target: String, label: String },
     #[error("{target}: there is no ParaFS file system; `flashlane mkfs` makes one")]
     None { target: String },
+    #[error("{target}: there is no {what} in its file system")]
+    Nothing { target: String, what: What },
     #[error("target {target} is too small for a file system: {source}")]
     Small { target: String, source: LayoutError },
     #[error("target {target}: {source}")]
@@ -322,26 +324,48 @@ async fn use_it(
     fs.unmount(&cx).await.map_err(of_fs(&name))
 }
 
-/// Checks a file system. One that was not unmounted is mounted first, so that what programs had made
-/// durable is part of what is looked at.
+/// Checks a file system. With `mends` it is repaired, at this time, and fsyncs of one that was not
+/// unmounted are taken as by a mount; without it nothing is written.
 ///
 /// # Errors
-/// There is none, or it is damaged so that nothing can be said of it.
-pub fn fsck(image: &Path, name: Option<&str>) -> Result<(Report, Option<Recovered>), FilesError> {
+/// There is none, or it is damaged so that nothing can be said of it; it could not be written.
+pub fn fsck(image: &Path, name: Option<&str>, mends: Option<Time>) -> Result<Repaired, FilesError> {
+    let (target, name) = there(image, name)?;
+    at_once(target, move |cx, medium| async move {
+        let Some(now) = mends else {
+            let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
+            return Ok(Repaired { after: report.clone(), before: report, ..Repaired::default() });
+        };
+        let mut done = repair(&cx, &medium, now).await.map_err(of_fs(&name))?;
+        if !done.after.clean && done.after.found == 0 {
+            let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
+            let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
+            fs.unmount(&cx).await.map_err(of_fs(&name))?;
+            done.recovered = found;
+            done.after = check(&cx, &medium).await.map_err(of_fs(&name))?;
+        }
+        Ok(done)
+    })
+}
+
+/// A target that has a file system, and its name.
+fn there(image: &Path, name: Option<&str>) -> Result<(Target, String), FilesError> {
     let Some((on, _)) = find(image, name)? else {
         return Err(FilesError::None { target: image.display().to_string() });
     };
-    let target = target(&on, false)?;
-    let name = on.name;
+    Ok((target(&on, false)?, on.name))
+}
+
+/// What lies on the medium of a file system, as a text.
+///
+/// # Errors
+/// There is none, or no such thing in it, or it can't be read.
+pub fn dump(image: &Path, name: Option<&str>, what: What) -> Result<String, FilesError> {
+    let (target, name) = there(image, name)?;
     at_once(target, move |cx, medium| async move {
-        let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
-        if report.clean || report.found > 0 {
-            return Ok((report, None));
-        }
-        let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
-        let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
-        fs.unmount(&cx).await.map_err(of_fs(&name))?;
-        let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
-        Ok((report, Some(found)))
+        flashlane_parafs::dump(&cx, &medium, &what).await.map_err(|source| match source {
+            FsError::NotFound if what != What::All => FilesError::Nothing { target: name, what },
+            source => of_fs(&name)(source),
+        })
     })
 }

@@ -41,11 +41,19 @@ pub enum FsError {
     ReadOnly(String),
     #[error("the medium can't give or take it: {0}")]
     Io(String),
-    #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck`")]
+    #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck --repair`")]
     Damaged(String),
 }
 
 impl FsError {
+    /// What is wrong, for somebody who says where and what to do.
+    pub(crate) fn why(&self) -> String {
+        match self {
+            FsError::Damaged(why) | FsError::Io(why) => why.clone(),
+            e => e.to_string(),
+        }
+    }
+
     /// The number of a system call's error on Linux.
     pub fn errno(&self) -> i32 {
         match self {

@@ -11,6 +11,7 @@ use crate::format::{
     SummarySector, Superblock, WINDOW_SEGMENTS, WindowSector,
 };
 use crate::medium::Medium;
+use crate::mount::in_sector;
 use crate::nodes::{Dirty, Node};
 use crate::segments::{Allocation, Heat};
 use crate::state::{Need, State, Step, Stop};
@@ -231,7 +232,7 @@ impl Fs {
         let copy = bit(&self.lock().nat_copies, sector);
         let mut bytes = vec![0; SECTOR];
         self.medium.read_meta(cx, layout.nat_at(sector, copy), &mut bytes).await?;
-        let entries = NatSector::decode(&bytes, sector)?.0;
+        let entries = NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))?.0;
         let mut s = self.lock();
         // A checkpoint has written the other copy meanwhile: only of sectors that are in memory.
         s.nat.bring(sector, entries);
@@ -257,7 +258,8 @@ impl Fs {
             return Ok(());
         }
         read?;
-        let footer = NodePage::check(&bytes)?;
+        let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
+        let footer = NodePage::check(&bytes).map_err(said)?;
         if (footer.nid, footer.ino) != (nid, entry.ino) {
             let found = format!("node {} of file {}", footer.nid, footer.ino);
             let wanted = format!("node {nid} of file {}", entry.ino);
@@ -325,7 +327,11 @@ impl Fs {
         // It may have been moved, and the place given to somebody else.
         let same = s.addr_of(ino, index) == Ok(addr) || mutant!("parafs.read-not-compared");
         if same && !s.pages.has(ino, index) {
-            read?;
+            let place = |e| match e {
+                FsError::Io(why) => FsError::Io(format!("page {index} of file {ino}: {why}")),
+                e => e,
+            };
+            read.map_err(place)?;
             s.pages.bring(ino, index, bytes);
         }
         Ok(())
@@ -338,7 +344,9 @@ impl Fs {
             let mut bytes = vec![0; SECTOR];
             let at = layout.summary_at(segment) + u64::from(part);
             self.medium.read_meta(cx, at, &mut bytes).await?;
-            owners.extend(SummarySector::decode(&bytes, segment, part)?.0);
+            let decoded = SummarySector::decode(&bytes, segment, part);
+            let said = |e| FsError::Damaged(format!("segment {segment}: {e}"));
+            owners.extend(decoded.map_err(said)?.0);
         }
         owners.truncate(layout.shape.segment_pages as usize);
         self.lock().segments.bring_owners(segment, owners);

@@ -7,13 +7,13 @@
 use crate::channels::Channels;
 use crate::error::{FsError, Result};
 use crate::format::{
-    Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry, SitSector,
-    Superblock,
+    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry,
+    SitSector, Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::Medium;
 use crate::nat::Nat;
-use crate::recover;
+use crate::recover::{self, Look};
 use crate::segments::Segments;
 use crate::state::State;
 use flashlane_base::mutant;
@@ -39,60 +39,104 @@ pub struct Recovered {
     pub orphans: u32,
 }
 
-/// The superblock: either copy will do.
+/// A copy of the superblock that fits the medium.
+pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Result<Superblock> {
+    let mut bytes = vec![0; SECTOR];
+    medium.read_meta(cx, copy, &mut bytes).await?;
+    let sb = match Superblock::decode(&bytes) {
+        Err(FormatError::Magic(_)) => return Err(FsError::NotFound),
+        decoded => decoded?,
+    };
+    let why = match () {
+        () if sb.linear != medium.is_linear() => {
+            "it was made on a medium of another kind: mount the target itself"
+        }
+        () if !medium.has(&sb.layout.shape) => "the file system is larger than what it lies on",
+        () => return Ok(sb),
+    };
+    Err(FsError::Damaged(why.into()))
+}
+
+/// The superblock: either copy will do. Where there is none at all nothing is damaged.
 pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
     let mut why = FsError::NotFound;
     for copy in 0..SUPERBLOCKS {
-        let mut bytes = vec![0; SECTOR];
-        let read = medium.read_meta(cx, copy, &mut bytes).await;
-        match read.and_then(|()| Ok(Superblock::decode(&bytes)?)) {
-            Ok(sb) if sb.linear != medium.is_linear() => {
-                let why = "it was made on a medium of another kind: mount the target itself";
-                return Err(FsError::Damaged(why.into()));
-            }
-            Ok(sb) if !medium.has(&sb.layout.shape) => {
-                let why = "the file system is larger than what it lies on";
-                return Err(FsError::Damaged(why.into()));
-            }
+        match superblock_copy(cx, medium, copy).await {
             Ok(sb) => return Ok(sb),
+            Err(FsError::NotFound) => {}
             Err(e) => why = e,
         }
     }
     Err(why)
 }
 
+/// The superblock that leads to a checkpoint, and that checkpoint: of two copies that are whole one
+/// may say what is not so.
+pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
+    let mut first = None;
+    for copy in 0..SUPERBLOCKS {
+        let Ok(sb) = superblock_copy(cx, medium, copy).await else { continue };
+        match newest_pack(cx, medium, &sb.layout).await {
+            Ok(pack) => return Ok((sb, pack)),
+            Err(why) => first = first.or(Some(why)),
+        }
+    }
+    match first {
+        Some(why) => Err(why),
+        None => Err(superblock(cx, medium).await.err().unwrap_or(FsError::NotFound)),
+    }
+}
+
 /// A checkpoint in one of both places.
-pub(crate) async fn pack(cx: &Cx, medium: &Medium, layout: &Layout, at: u64) -> Result<Pack> {
+pub(crate) async fn pack(cx: &Cx, medium: &Medium, layout: &Layout, place: usize) -> Result<Pack> {
+    let at = layout.packs[place];
     let mut first = vec![0; SECTOR];
     medium.read_meta(cx, at, &mut first).await?;
-    let (_, bytes) = Pack::length(&first, layout)?;
+    let (version, bytes) = Pack::length(&first, layout)?;
     let sectors = bytes.div_ceil(SECTOR as u64);
     let mut rest = vec![0; (sectors as usize + 1) * SECTOR];
     medium.read_meta(cx, at + 1, &mut rest).await?;
     let (body, foot) = rest.split_at(sectors as usize * SECTOR);
+    if version % 2 != place as u64 && !mutant!("parafs.one-pack") {
+        return Err(FsError::Damaged(format!("checkpoint {version} is in the other one's place")));
+    }
     Ok(Pack::decode(&first, body, foot, layout)?)
+}
+
+/// A sector is the head of a checkpoint, whatever follows it.
+pub(crate) fn is_pack_head(sector: &[u8], layout: &Layout) -> bool {
+    Pack::length(sector, layout).is_ok()
 }
 
 /// The newest checkpoint that is whole.
 pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<Pack> {
     let mut newest: Option<Pack> = None;
-    let mut why = None;
-    for at in layout.packs {
-        match pack(cx, medium, layout, at).await {
+    let mut why = FsError::NotFound;
+    for place in 0..layout.packs.len() {
+        match pack(cx, medium, layout, place).await {
             Ok(found) if newest.as_ref().is_none_or(|n| n.version < found.version) => {
                 newest = Some(found);
             }
             Ok(_) => {}
             // It may be the newer one, behind which what the other names is gone.
             Err(e @ FsError::Io(_)) if !mutant!("parafs.pack-unread") => return Err(e),
-            Err(e) => why = Some(e),
+            Err(e) => why = e,
         }
     }
-    match (newest, why) {
-        (Some(pack), _) => Ok(pack),
-        (None, Some(e)) => Err(e),
-        (None, None) => unreachable!("there are two places"),
-    }
+    newest.ok_or(why)
+}
+
+/// A checkpoint behind the one that counts, if there was one: the window names segments of it.
+pub(crate) async fn lost_checkpoint(
+    cx: &Cx,
+    medium: &Medium,
+    sb: &Superblock,
+    version: u64,
+) -> Result<Option<u64>> {
+    let mut bytes = vec![0; SECTOR];
+    medium.read_meta(cx, sb.layout.window, &mut bytes).await?;
+    let window = WindowSector::decode(&bytes, 0).ok();
+    Ok(window.map(|window| window.version).filter(|lost| *lost > version))
 }
 
 /// The segment table as a checkpoint has it.
@@ -110,7 +154,8 @@ pub(crate) async fn segment_table(
         medium.read_meta(cx, at, &mut bytes).await?;
         let count = per.min(all - sector * per);
         let of = (count, layout.shape.segment_pages);
-        entries.extend(SitSector::decode(&bytes, sector, of)?.0);
+        let decoded = SitSector::decode(&bytes, sector, of);
+        entries.extend(decoded.map_err(|e| in_sector(sector, e))?.0);
     }
     for (segment, entry) in &pack.sit {
         entries[*segment as usize] = entry.clone();
@@ -129,7 +174,12 @@ pub(crate) async fn nat_sector(
     let mut bytes = vec![0; SECTOR];
     let at = layout.nat_at(sector, bit(&pack.nat_copies, sector));
     medium.read_meta(cx, at, &mut bytes).await?;
-    Ok(NatSector::decode(&bytes, sector)?)
+    NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))
+}
+
+/// Damage of a sector of a table.
+pub(crate) fn in_sector(sector: u32, e: FormatError) -> FsError {
+    FsError::Damaged(format!("sector {sector}: {e}"))
 }
 
 impl Fs {
@@ -146,9 +196,13 @@ impl Fs {
         if let Some(why) = medium.refusal() {
             return Err(FsError::Invalid(why));
         }
-        let sb = superblock(cx, &medium).await?;
+        let (sb, pack) = open(cx, &medium).await?;
         let layout = sb.layout;
-        let pack = newest_pack(cx, &medium, &layout).await?;
+        if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
+            && !mutant!("parafs.lost-checkpoint")
+        {
+            return Err(recover::lost(lost));
+        }
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
         let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
         let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
@@ -178,7 +232,7 @@ impl Fs {
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
             fs.lock().recovering = true;
-            recover::roll_forward(cx, &fs, &pack, &mut recovered).await?;
+            recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
         }
         recovered.orphans = fs.end_orphans(cx).await?;
         // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what
@@ -190,7 +244,7 @@ impl Fs {
     }
 
     /// Deletes files without a name, and ends cuts that were begun.
-    async fn end_orphans(self: &Arc<Fs>, cx: &Cx) -> Result<u32> {
+    pub(crate) async fn end_orphans(self: &Arc<Fs>, cx: &Cx) -> Result<u32> {
         let orphans: Vec<Nid> = self.lock().orphans.iter().copied().collect();
         let mut deleted = 0;
         let page_bytes = self.sb.layout.shape.page_bytes() as u64;

@@ -28,43 +28,71 @@ const TRIES: u32 = 8;
 /// Pages that are read at a time.
 const AT_ONCE: usize = 32;
 
+/// Who looks for fsyncs, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// A mount: a node of a later checkpoint says that this one is not the last.
+    Mount,
+    Repair,
+    /// A repair that has no window.
+    Everywhere,
+}
+
+/// What was written behind a checkpoint is there, and the checkpoint is not.
+pub(crate) fn lost(version: u64) -> FsError {
+    let since = "and what was done since the one before";
+    FsError::Damaged(format!("checkpoint {version} is lost, {since}"))
+}
+
 /// A node of an fsync.
 struct Sealed {
     footer: Footer,
     bytes: Vec<u8>,
 }
 
-/// Takes every fsync that is whole, in their order.
+/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere.
 pub(crate) async fn roll_forward(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
+    how: Look,
     recovered: &mut Recovered,
 ) -> Result<()> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
+    let segments: Vec<(u32, u32)> = match how {
+        Look::Everywhere => (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect(),
+        Look::Mount | Look::Repair => window(cx, fs, pack).await?,
+    };
     // All channels at a time.
-    let regions = window(cx, fs, pack).await?;
-    let regions =
-        regions.chunk_by(|a, b| fs.sb.layout.region_of(a.0) == fs.sb.layout.region_of(b.0));
+    let region = |(segment, _): &(u32, u32)| fs.sb.layout.region_of(*segment);
     let mut reads = Vec::new();
-    for of_region in regions {
+    for of_region in segments.chunk_by(|a, b| region(a) == region(b)) {
         let (fs, theirs, segments) = (fs.clone(), cx.clone(), of_region.to_vec());
         let version = pack.version;
         reads.push(cx.spawn_join(async move {
             let mut all = (Vec::new(), 0);
-            for (segment, from) in segments {
-                nodes_in(&theirs, &fs, version, segment, from, &mut all).await;
+            for from in segments {
+                nodes_in(&theirs, &fs, version, from, how, &mut all).await?;
             }
-            all
+            Ok(all)
         }));
     }
+    let mut outcome = Ok(());
     for read in reads {
-        let (nodes, pages_read) = read.await;
+        let read: Result<(Vec<Sealed>, u64)> = read.await;
+        let (nodes, pages_read) = match read {
+            Ok(read) => read,
+            Err(e) => {
+                outcome = Err(e);
+                continue;
+            }
+        };
         recovered.pages_read += pages_read;
         for found in nodes {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
     }
+    outcome?;
     // Nodes that are made meanwhile get other numbers than files that are still to come.
     if !mutant!("parafs.found-numbers-free") {
         let inos = batches.values().flatten().map(|found| found.footer.ino);
@@ -127,7 +155,12 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
             }
             // Of an older checkpoint, or never written: the window ends before it. A sector that is
             // being written when the power goes names what nobody has used.
-            _ => break,
+            Ok(_) => break,
+            Err(_) if bytes.iter().all(|b| *b == 0) => break,
+            Err(e) => {
+                let why = format!("sector {number} of the update window: {e}; fsyncs may be lost");
+                return Err(FsError::Damaged(why));
+            }
         }
     }
     segments.sort_unstable();
@@ -141,10 +174,10 @@ async fn nodes_in(
     cx: &Cx,
     fs: &Arc<Fs>,
     version: u64,
-    segment: u32,
-    from: u32,
+    (segment, from): (u32, u32),
+    how: Look,
     (found, pages_read): &mut (Vec<Sealed>, u64),
-) {
+) -> Result<()> {
     let layout = fs.sb.layout;
     let to = match fs.medium.written(&layout, segment) {
         None => layout.shape.segment_pages,
@@ -173,12 +206,17 @@ async fn nodes_in(
             // What can't be read was being written when the power went.
             let Ok(bytes) = read.await else { continue };
             let Ok(footer) = NodePage::check(&bytes) else { continue };
+            let is_mutant = mutant!("parafs.lost-checkpoint");
+            if footer.version > version && how == Look::Mount && !is_mutant {
+                return Err(lost(footer.version));
+            }
             let since = footer.version == version || mutant!("parafs.old-nodes-taken");
             if since && footer.batch.number > 0 {
                 found.push(Sealed { footer, bytes });
             }
         }
     }
+    Ok(())
 }
 
 /// Has the file's tree say what a node of an fsync says. A file that is deleted by that is said.

@@ -183,23 +183,26 @@ impl Segments {
         }
         for (at, found) in heads.iter().enumerate() {
             let region = at as u32 / HEADS;
-            let mut given = |segment: u32, used: Use| {
+            let mut given = |segment: u32, from: u32, used: Use| {
                 let here = layout.region_of(segment) == region;
-                match s.all[segment as usize].used {
-                    Use::Free | Use::Full if here => {
+                let is = &s.all[segment as usize];
+                // A head would overwrite what is valid.
+                let valid = (from..layout.shape.segment_pages).any(|p| bit(&is.entry.valid, p));
+                match is.used {
+                    Use::Free | Use::Full if here && !valid => {
                         s.set_used(segment, used);
                         Ok(())
                     }
                     _ => Err(FsError::Damaged(format!(
-                        "the checkpoint gives segment {segment} to two heads"
+                        "the checkpoint gives segment {segment} to a head that can't have it"
                     ))),
                 }
             };
-            for (segment, _) in &found.open {
-                given(*segment, Use::Open)?;
+            for (segment, from) in &found.open {
+                given(*segment, *from, Use::Open)?;
             }
             for segment in &found.next {
-                given(*segment, Use::Assigned)?;
+                given(*segment, 0, Use::Assigned)?;
             }
             s.heads[at] =
                 Head { open: found.open.clone(), next: found.next.iter().copied().collect() };
@@ -461,6 +464,9 @@ impl Segments {
     pub(crate) fn found(&mut self, addr: Addr, owner: Owner) {
         let (segment, page) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
+        if s.valid == 0 {
+            s.entry.kind = Heat::WarmData as u8;
+        }
         // What is valid by the checkpoint keeps its owner, though a mount has taken it away.
         if s.owners.is_none() && mutant!("parafs.summary-forgotten") {
             s.asked = s.valid == 0;
@@ -474,7 +480,7 @@ impl Segments {
 
     /// Nothing names the page any more.
     pub(crate) fn invalidate(&mut self, addr: Addr) {
-        if !addr.is_page() {
+        if !self.layout.has(addr) {
             return;
         }
         let (segment, page) = self.layout.segment_of(addr);
@@ -612,6 +618,13 @@ impl Segments {
             }
         }
         (s.owners, s.asked) = (Some(owners), true);
+    }
+
+    /// All owners of a segment, whose summary is to be written anew.
+    pub(crate) fn rewrite_owners(&mut self, segment: u32, owners: Vec<Owner>) {
+        let s = &mut self.all[segment as usize];
+        (s.owners, s.unsaved, s.asked) = (Some(owners), true, true);
+        self.changed.insert(segment);
     }
 
     /// Segments whose summaries are not on the medium, with what belongs there.

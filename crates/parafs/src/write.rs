@@ -302,7 +302,13 @@ impl Fs {
     ) -> Result<()> {
         let mut left = self.lock().pages.dirty_of(ino, range);
         let mut tries = 0;
+        // Of a page that is under way an older content may be going out.
+        let busy = |s: &mut State, index: u64| {
+            s.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
+        };
         loop {
+            let older = left.iter().any(|index| busy(&mut self.lock(), *index))
+                && !mutant!("parafs.older-content-counts");
             let pages: Vec<FilePage> = left.iter().map(|index| (ino, *index)).collect();
             let result = self.write_back(cx, &pages, By::Anybody).await;
             if result.is_err() {
@@ -311,10 +317,6 @@ impl Fs {
                     return result;
                 }
             }
-            // Of a page that was under way an older content may have gone out.
-            let busy = |s: &mut State, index: u64| {
-                s.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
-            };
             let waits = left.iter().any(|index| busy(&mut self.lock(), *index));
             if waits {
                 self.changed
@@ -323,7 +325,7 @@ impl Fs {
                         !left.iter().any(|index| busy(&mut s, *index))
                     })
                     .await;
-            } else if result.is_ok() {
+            } else if result.is_ok() && !older {
                 return Ok(());
             }
             let s = self.lock();

@@ -3,7 +3,8 @@
 //! Owns: [`oracle`] (what each sector may contain), [`swarm`] (what a seed does), [`harness`] (one
 //! seed on one stack, with replay command), [`torture`] (many seeds with power cuts at chosen moments,
 //! on all cores), [`cuts`] (one seed, cut everywhere), [`canary`] (the
-//! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`witness`] (what
+//! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`overlay`] (one to
+//! damage), [`witness`] (what
 //! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`files`] (file systems: their oracle, their lives, all
 //! short sequences), [`guest`] (a
 //! virtual machine with a virtio disk, without the machine). May know: every
@@ -28,6 +29,7 @@ pub mod hinting;
 pub mod host;
 pub mod moments;
 pub mod oracle;
+pub mod overlay;
 pub mod own;
 pub mod ram;
 mod skip;
@@ -44,6 +46,7 @@ pub use flashlane_base::{Ns, mutant};
 pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Subject, Up, run_seed};
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
+pub use overlay::Overlay;
 pub use own::Own;
 pub use ram::{Keep, Ram};
 pub use skip::skip;

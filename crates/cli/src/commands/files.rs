@@ -1,10 +1,11 @@
-//! `flashlane mkfs`, `mount`, `fsck`: ParaFS on a target of a drive.
+//! `flashlane mkfs`, `mount`, `fsck`, `dump`: ParaFS on a target of a drive.
 
-use crate::args::{Fsck, Mkfs, MountFs};
+use crate::args::{Mkfs, MountFs};
+use crate::args_files::{Dump, Fsck};
 use crate::watch::{Interrupt, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
-use flashlane_lab::files::{self, Making, Mounting, Recovered, Time, time_from};
+use flashlane_lab::files::{self, Making, Mounting, Recovered, Repaired, Time, What, time_from};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -68,30 +69,62 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
 }
 
 pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
-    let (report, recovered) = files::fsck(&args.drive, args.target.as_deref())?;
+    let mends = args.repair.then(clock);
+    let done = files::fsck(&args.drive, args.target.as_deref(), mends)?;
+    let Repaired { before, after, recovered, found } = &done;
     let mut text = String::new();
-    if let Some(found) = recovered {
-        text += &format!("it was not unmounted: {} fsyncs were found and kept\n", found.batches);
-    }
-    for problem in &report.problems {
+    for problem in before.problems.iter().chain(&before.notes) {
         text += &format!("{problem}\n");
     }
-    let more = report.found - report.problems.len() as u64;
+    let more = before.found - before.problems.len() as u64;
     if more > 0 {
         text += &format!("and {more} more\n");
     }
+    let would = if args.repair { "" } else { "--repair would " };
+    for (cure, times) in &before.cures {
+        text += &match times {
+            1 => format!("{would}{cure}\n"),
+            n => format!("{would}{cure} ({n} times)\n"),
+        };
+    }
+    if !before.clean {
+        text += &match args.repair {
+            true => format!(
+                "it was not unmounted: {} fsyncs behind the last checkpoint were found and kept\n",
+                recovered.batches
+            ),
+            false => {
+                "it was not unmounted: the next mount, or --repair, keeps the fsyncs behind its \
+                      last checkpoint\n"
+                    .to_string()
+            }
+        };
+    }
+    if *found > 0 {
+        text += &format!("{found} files and directories have names in /lost+found now\n");
+    }
+    if before.found > 0 && after.found > 0 && args.repair {
+        after.problems.iter().for_each(|problem| text += &format!("still: {problem}\n"));
+    }
     text += &format!(
         "{} files, {} directories, {} nodes, {} pages of contents: {}\n",
-        report.files,
-        report.directories,
-        report.nodes,
-        report.pages,
-        match report.found {
-            0 => "nothing wrong found".to_string(),
-            1 => "1 problem".to_string(),
-            n => format!("{n} problems"),
+        after.files,
+        after.directories,
+        after.nodes,
+        after.pages,
+        match (after.found, before.found) {
+            (0, 0) => "nothing wrong found".to_string(),
+            (0, 1) => "1 problem is mended".to_string(),
+            (0, n) => format!("{n} problems are mended"),
+            (1, _) => "1 problem".to_string(),
+            (n, _) => format!("{n} problems"),
         }
     );
     output::done(text)?;
-    Ok(if report.found == 0 { Ending::Good } else { Ending::Bad })
+    Ok(if after.found == 0 { Ending::Good } else { Ending::Bad })
+}
+
+pub(crate) fn dump(args: &Dump) -> Result<Ending> {
+    let what = What::parse(&args.what).map_err(anyhow::Error::msg)?;
+    output::done(files::dump(&args.drive, args.target.as_deref(), what)?)
 }

@@ -45,6 +45,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Mkfs(mkfs)) => files::mkfs(mkfs),
         Some(Command::Mount(mount)) => files::mount(mount),
         Some(Command::Fsck(fsck)) => files::fsck(&fsck),
+        Some(Command::Dump(dump)) => files::dump(&dump),
         Some(Command::Top(top)) => top::top(&top),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),
         Some(Command::Completions { shell }) => {

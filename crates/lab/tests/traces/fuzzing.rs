@@ -16,7 +16,7 @@ const BINARY: [&str; 6] = ["parquet", "blktrace", "image", "image-header", "imag
 const BLOCKS: [&str; 7] =
     ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard"];
 /// Drives that were written to and changed.
-const MOUNTS: [&str; 2] = ["mount-pblk", "mount-pftl"];
+const MOUNTS: [&str; 3] = ["mount-pblk", "mount-pftl", "parafs"];
 /// Clients of a server.
 const CLIENTS: [&str; 4] = ["nbd", "http", "vhost", "fuse"];
 /// What a client may make a server allocate: 32 MiB in flight, buffers, and what is read here.

@@ -126,6 +126,23 @@ impl<B: AsRef<[u8]>> Dentries<B> {
         }
     }
 
+    /// What the head of an entry says: the hash and the length of its name.
+    pub(crate) fn says(&self, slot: u32) -> (u32, usize) {
+        let at = self.entry_at(slot);
+        (get32(self.bytes(), at), usize::from(get16(self.bytes(), at + 8)))
+    }
+
+    /// What a name of this length would be; nothing where the page ends before.
+    pub(crate) fn text(&self, slot: u32, length: usize) -> Option<&[u8]> {
+        let room = (self.slots.count - slot) as usize * PIECE;
+        (length <= room).then(|| &self.bytes()[self.name_at(slot)..][..length])
+    }
+
+    /// Which places are taken, and the heads of entries: all but names.
+    pub(crate) fn heads(&self) -> &[u8] {
+        &self.bytes()[..self.slots.names]
+    }
+
     /// The first entry at `slot` or behind it.
     pub(crate) fn next(&self, mut slot: u32) -> Option<u32> {
         while slot < self.slots.count {

@@ -31,6 +31,9 @@ pub(crate) const NAME_MAX: usize = 255;
 /// The number, in its file's tree, of the node that holds extended attributes.
 pub(crate) const XATTRS: u32 = u32::MAX;
 
+/// More than any counter of an inode comes to.
+pub(crate) const COUNT_MAX: u64 = 1 << 48;
+
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
@@ -221,6 +224,7 @@ impl Inode {
         put(bytes, NAME_REST_AT, rest);
     }
 
+    /// What it says. Counters that can't be are so large that this is seen, and can be counted on.
     pub(crate) fn decode(bytes: &[u8]) -> Inode {
         let time = |i: usize| Time {
             seconds: get64(bytes, 32 + 8 * i) as i64,
@@ -233,11 +237,11 @@ impl Inode {
         Inode {
             mode: get16(bytes, 0),
             inline: bytes.get(2).is_some_and(|flags| flags & 1 == 1),
-            links: get32(bytes, 4),
+            links: get32(bytes, 4).min(1 << 30),
             uid: get32(bytes, 8),
             gid: get32(bytes, 12),
             size: get64(bytes, 16),
-            pages: get64(bytes, 24),
+            pages: get64(bytes, 24).min(COUNT_MAX),
             atime: time(0),
             mtime: time(1),
             ctime: time(2),
@@ -248,7 +252,7 @@ impl Inode {
             xattrs: get32(bytes, 88),
             rdev: get32(bytes, 92),
             levels: get32(bytes, 96),
-            entries: get64(bytes, 100),
+            entries: get64(bytes, 100).min(COUNT_MAX),
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::layout::{
     HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_ENTRY, SIT_JOURNAL, bitmap_bytes,
 };
+use super::node::COUNT_MAX;
 use super::{Addr, FormatError, Nid, SECTOR, get32, get64, head, put, put32, put64};
 use flashlane_base::crc32c;
 
@@ -224,8 +225,10 @@ impl Pack {
         }
         let mut r = Reader { bytes: body, at: 0 };
         let shape = &layout.shape;
-        let (age, kept) = (r.u64(), r.u64());
+        // Counters that can't be are counted on.
+        let (age, kept) = (r.u64(), r.u64().min(COUNT_MAX));
         let [next_nid, nodes, files, generation] = [(); 4].map(|()| r.u32());
+        let (nodes, files) = (nodes.min(layout.nids), files.min(layout.nids));
         let clean = r.u32() & 1 == 1;
         let nat_copies = r.bytes((layout.nat_sectors as usize).div_ceil(8)).to_vec();
         let sit_copies = r.bytes((layout.sit_sectors as usize).div_ceil(8)).to_vec();

@@ -70,7 +70,13 @@ impl State {
         }
     }
 
-    fn create(&mut self, dir: Nid, name: &[u8], new: &New, now: Time) -> Step<Attributes> {
+    pub(crate) fn create(
+        &mut self,
+        dir: Nid,
+        name: &[u8],
+        new: &New,
+        now: Time,
+    ) -> Step<Attributes> {
         self.writable()?;
         check_name(name)?;
         self.living(dir)?;

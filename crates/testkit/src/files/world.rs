@@ -342,8 +342,7 @@ pub(crate) async fn problems(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
     let Some(first) = report.problems.first() else { return Ok(()) };
     let why = format!("the check finds {} problems: {first}", report.found);
     // What hangs on what can't be read is wrong, too.
-    let unread = report.problems.iter().any(|what| what.contains("the medium can't give"));
-    Err(if unread { Trouble::Medium(why) } else { Trouble::Wrong(why) })
+    Err(if report.unread > 0 { Trouble::Medium(why) } else { Trouble::Wrong(why) })
 }
 
 /// The same, of memory, and what it says.

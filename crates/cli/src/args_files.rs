@@ -1,0 +1,54 @@
+//! The command line of `fsck` and `dump`, as clap reads it.
+//!
+//! Owns: names and help texts. Never: checks what a value means; that is where it is used.
+
+use clap::{Args as ClapArgs, ValueHint};
+use std::path::PathBuf;
+
+pub(crate) const FSCK: &str = "\
+Examples:
+  flashlane fsck my.img
+  flashlane fsck my.img --repair
+
+Without --repair nothing is changed, and it says what --repair would do. With it names that lead
+nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
+anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
+a power cut leaves the old state or the new one.
+Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
+
+pub(crate) const DUMP: &str = "\
+Examples:
+  flashlane dump my.img                    superblock, checkpoints, heads, files to be deleted
+  flashlane dump my.img segment 3          which of its pages are valid, and whose they are
+  flashlane dump my.img node 1             where it lies and what it says
+  flashlane dump my.img /dir/file          its inode, and where each of its pages lies
+
+It reads only, and shows what there is; `flashlane fsck` says what is wrong with it.
+Exit codes: 0 done, 2 not done.";
+
+#[derive(ClapArgs)]
+pub(crate) struct Fsck {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Target of the drive, the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Mend what is wrong
+    #[arg(long)]
+    pub(crate) repair: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Dump {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// What to show: superblock, checkpoints, heads, orphans, segment NUMBER, node NUMBER, or a path in
+    /// the file system
+    #[arg(value_name = "WHAT", num_args = 0..=2)]
+    pub(crate) what: Vec<String>,
+    /// Target of the drive, the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+}

@@ -1,0 +1,379 @@
+//! Checks a file system that nobody has mounted, and knows what would mend it.
+//!
+//! Owns: [`Model`], the structures on the medium as they are and as they should be; each rule with the
+//! place where it is broken ([`tables`], [`trees`], [`names`]). Promises: looks at everything that a
+//! checkpoint names; reads only; a medium full of lies ends in a list of them; what is mended breaks
+//! no rule ([`crate::repair`] writes it). Never: shares code with what is checked but the bytes of
+//! structures.
+//!
+//! Who is believed where two structures disagree: a node is covered by its checksum, so it counts
+//! more than the table that leads to it; what two of a node, the segment table and the summary say
+//! counts more than the third.
+
+mod names;
+mod tables;
+mod trees;
+
+use crate::error::{FsError, Result};
+use crate::format::{
+    Addr, Dentry, HEADS, Inode, Layout, NatEntry, Nid, NodeKind, NodePage, Owner, Pack,
+    SegmentEntry, Slots, Superblock, Tree,
+};
+use crate::medium::Medium;
+use crate::mount;
+use flashlane_rt::Cx;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a check has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// It was unmounted: otherwise fsyncs behind the checkpoint are no part of what was looked at.
+    pub clean: bool,
+    pub files: u64,
+    pub directories: u64,
+    pub nodes: u64,
+    /// Pages of contents.
+    pub pages: u64,
+    /// What is broken, in sentences; the first ones where there are very many.
+    pub problems: Vec<String>,
+    /// How many there are.
+    pub found: u64,
+    /// What a repair does about them, and for how many it does so.
+    pub cures: BTreeMap<&'static str, u64>,
+    /// What a power cut leaves, and is no damage.
+    pub notes: Vec<String>,
+    /// Places that the medium could not give: what hangs on them may be there.
+    pub unread: u64,
+}
+
+/// Problems that are kept in words.
+const SAID: usize = 1000;
+
+/// What a repair does about a problem.
+pub(crate) mod cure {
+    pub(crate) const SUPERBLOCK: &str = "write the other copy of the superblock anew";
+    pub(crate) const PACK: &str = "write a checkpoint";
+    pub(crate) const SEGMENTS: &str = "write the segment table anew, by what nodes name";
+    pub(crate) const NAT: &str = "write the node address table anew, by what nodes say";
+    pub(crate) const SUMMARY: &str = "write a summary anew, by what nodes name";
+    pub(crate) const NODE_LOST: &str =
+        "give up a node that is nowhere in the log, and what it named";
+    pub(crate) const NODE_FOUND: &str = "have a node named by its file again";
+    pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
+    pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
+    pub(crate) const INODE: &str = "set fields of an inode to what they must be";
+    pub(crate) const COUNT: &str = "count again";
+    pub(crate) const XATTRS: &str = "keep the extended attributes that are whole";
+    pub(crate) const NAME_GONE: &str = "take out an entry that leads nowhere";
+    pub(crate) const NAME_PUT: &str = "enter a name anew where it is looked for";
+    pub(crate) const NAME_FIXED: &str = "write an entry anew by the file that it names";
+    pub(crate) const FOUND: &str = "give a file without a name one in /lost+found";
+    pub(crate) const ORPHAN: &str = "take a file out of the list of those to be deleted";
+    pub(crate) const DELETED: &str = "delete a file that came back and has no name";
+    pub(crate) const ROOT: &str = "make a root directory";
+    pub(crate) const WINDOW: &str = "look for fsyncs in the whole log";
+    pub(crate) const NEWER: &str = "take it as it is";
+}
+
+/// A node that was found whole.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    pub(crate) ino: Nid,
+    pub(crate) ofs: u32,
+    pub(crate) bytes: Vec<u8>,
+    /// It is not on the medium like this.
+    pub(crate) changed: bool,
+    /// The node address table has none of this number; the segment table says that it is one.
+    doubtful: bool,
+}
+
+impl Found {
+    pub(crate) fn is_inode(&self) -> bool {
+        self.ofs == 0
+    }
+}
+
+/// A file system as it should be.
+pub(crate) struct Model<'a> {
+    cx: &'a Cx,
+    medium: &'a Medium,
+    pub(crate) sb: Superblock,
+    pub(crate) layout: Layout,
+    tree: Tree,
+    slots: Slots,
+    pub(crate) pack: Pack,
+    /// A copy of the superblock is not what the other one says.
+    pub(crate) superblock_lost: bool,
+    /// As the medium has it; of segments that are not known nothing is valid.
+    pub(crate) segments: Vec<SegmentEntry>,
+    pub(crate) segments_known: Vec<bool>,
+    /// What each segment should be for a head.
+    pub(crate) kinds: BTreeMap<u32, u8>,
+    /// Sectors of the node address table that can't be read.
+    pub(crate) nat_lost: BTreeSet<u32>,
+    pub(crate) nat: Vec<NatEntry>,
+    /// Numbers whose entries in the table are wrong.
+    pub(crate) nat_wrong: BTreeSet<Nid>,
+    /// Entries that lead to no such node.
+    led_nowhere: BTreeSet<Nid>,
+    /// Of each segment whose its pages are, by its summary.
+    summaries: Vec<Option<Vec<Owner>>>,
+    pub(crate) nodes: BTreeMap<Nid, Found>,
+    /// Nodes of files, by their numbers there.
+    files: BTreeMap<(Nid, u32), Nid>,
+    /// Whose each page is.
+    pub(crate) owners: BTreeMap<Addr, Owner>,
+    /// Segments whose summaries are to be written.
+    pub(crate) unsummed: BTreeSet<u32>,
+    pub(crate) kept: u64,
+    pub(crate) orphans: BTreeSet<Nid>,
+    /// Pages of directories that are to be written.
+    pub(crate) dir_pages: BTreeMap<(Nid, u64), Vec<u8>>,
+    /// Entries that go elsewhere in their directory.
+    pub(crate) entering: Vec<(Nid, Dentry)>,
+    /// Segments that may hold what fsyncs have written behind the checkpoint.
+    pub(crate) window: BTreeSet<u32>,
+    /// Sectors of the window that can't be read.
+    pub(crate) window_lost: Vec<u64>,
+    /// Files that get a name in /lost+found.
+    pub(crate) adopted: Vec<Nid>,
+    pub(crate) report: Report,
+    unread: Cell<u64>,
+}
+
+/// Looks through a file system.
+///
+/// # Errors
+/// There is none, or the medium can't be read.
+pub async fn check(cx: &Cx, medium: &Medium) -> Result<Report> {
+    Ok(Model::look(cx, medium).await?.report)
+}
+
+fn is_dir(mode: u16) -> bool {
+    mode & 0o170_000 == 0o040_000
+}
+
+impl<'a> Model<'a> {
+    /// Everything is read, compared, and mended in memory.
+    pub(crate) async fn look(cx: &'a Cx, medium: &'a Medium) -> Result<Model<'a>> {
+        let mut unread = Cell::new(0);
+        let (sb, pack) = match mount::open(cx, medium).await {
+            Ok((sb, pack)) => (sb, Some(pack)),
+            Err(e) => {
+                unread = Cell::new(u64::from(matches!(e, FsError::Io(_))));
+                (mount::superblock(cx, medium).await?, None)
+            }
+        };
+        let layout = sb.layout;
+        let page_bytes = layout.shape.page_bytes();
+        let segments = layout.shape.segments() as usize;
+        let lost = pack.is_none();
+        let pack = pack.unwrap_or_else(|| Model::no_pack(&layout));
+        let mut m = Model {
+            cx,
+            medium,
+            layout,
+            sb,
+            tree: Tree::of(page_bytes),
+            slots: Slots::of(page_bytes),
+            superblock_lost: false,
+            segments: vec![SegmentEntry::empty(layout.shape.segment_pages); segments],
+            segments_known: vec![!lost; segments],
+            kinds: BTreeMap::new(),
+            nat_lost: BTreeSet::new(),
+            nat: vec![NatEntry::default(); layout.nids as usize],
+            nat_wrong: BTreeSet::new(),
+            led_nowhere: BTreeSet::new(),
+            summaries: vec![None; segments],
+            nodes: BTreeMap::new(),
+            files: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            unsummed: BTreeSet::new(),
+            kept: 0,
+            orphans: BTreeSet::new(),
+            dir_pages: BTreeMap::new(),
+            entering: Vec::new(),
+            window: BTreeSet::new(),
+            window_lost: Vec::new(),
+            adopted: Vec::new(),
+            report: Report { clean: pack.clean, ..Report::default() },
+            pack,
+            unread,
+        };
+        m.compare_superblocks().await;
+        if lost {
+            m.wrong(cure::PACK, "no checkpoint is whole: all is looked for in the log".into());
+            m.nat_lost = (0..layout.nat_sectors).collect();
+        } else {
+            m.compare_packs().await;
+            m.read_segments().await;
+            m.read_nat().await;
+            m.read_window().await;
+        }
+        m.read_summaries().await;
+        m.read_nodes().await;
+        m.find_nodes().await;
+        m.look_at_inodes();
+        m.walk_trees();
+        m.claim_pages();
+        m.walk_names().await;
+        m.compare_counts();
+        m.compare_segments();
+        m.compare_summaries();
+        m.report.unread = m.unread.get();
+        Ok(m)
+    }
+
+    /// What stands for a checkpoint where none is whole: nothing but the log is known.
+    fn no_pack(layout: &Layout) -> Pack {
+        Pack {
+            version: u64::MAX,
+            clean: true,
+            age: 0,
+            next_nid: 1,
+            nodes: 0,
+            files: 0,
+            generation: 1,
+            kept: 0,
+            nat_copies: vec![0; (layout.nat_sectors as usize).div_ceil(8)],
+            sit_copies: vec![0; (layout.sit_sectors as usize).div_ceil(8)],
+            nat: Vec::new(),
+            sit: Vec::new(),
+            heads: vec![Default::default(); (layout.shape.regions * HEADS) as usize],
+            orphans: Vec::new(),
+        }
+    }
+
+    fn wrong(&mut self, cure: &'static str, what: String) {
+        self.report.found += 1;
+        *self.report.cures.entry(cure).or_default() += 1;
+        if self.report.problems.len() < SAID {
+            self.report.problems.push(what);
+        }
+    }
+
+    /// Counts what the medium could not give.
+    fn heard<T>(&self, read: Result<T>) -> Result<T> {
+        let unread = u64::from(matches!(read, Err(FsError::Io(_))));
+        self.unread.set(self.unread.get() + unread);
+        read
+    }
+
+    /// A page of the log, or why not.
+    async fn read_page(&self, addr: Addr) -> Result<Vec<u8>> {
+        if !self.layout.has(addr) {
+            return Err(FsError::Io(format!("there is no page {}", addr.0)));
+        }
+        let mut bytes = vec![0; self.layout.shape.page_bytes()];
+        let read = self.medium.read(self.cx, &self.layout, addr, &mut bytes).await;
+        self.heard(read).map(|()| bytes)
+    }
+
+    /// What the summary of its segment says of a page, if there is one.
+    fn summed(&self, addr: Addr) -> Option<Owner> {
+        let (segment, page) = self.layout.segment_of(addr);
+        let owners = self.summaries.get(segment as usize)?.as_ref()?;
+        owners.get(page as usize).copied()
+    }
+
+    /// A page counts as valid, where that is known.
+    fn counted(&self, addr: Addr) -> Option<bool> {
+        let (segment, page) = self.layout.segment_of(addr);
+        let known = *self.segments_known.get(segment as usize)?;
+        known.then(|| crate::fs::bit(&self.segments[segment as usize].valid, page))
+    }
+
+    fn put_node(&mut self, nid: Nid, node: Found) {
+        self.files.insert((node.ino, node.ofs), nid);
+        self.nodes.insert(nid, node);
+    }
+
+    /// A node is gone, and names nothing any more.
+    fn drop_node(&mut self, nid: Nid) {
+        let Some(node) = self.nodes.remove(&nid) else { return };
+        if self.files.get(&(node.ino, node.ofs)) == Some(&nid) {
+            self.files.remove(&(node.ino, node.ofs));
+        }
+        self.owners.remove(&self.nat[nid as usize].addr);
+        self.set_nat(nid, NatEntry::default());
+        for slot in 0..self.tree.slots.max(self.tree.inode_addrs) as u32 {
+            let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
+            if self.owners.get(&addr) == Some(&Owner { nid, slot }) {
+                self.owners.remove(&addr);
+            }
+        }
+    }
+
+    fn drop_file(&mut self, ino: Nid) {
+        let nids: Vec<Nid> = self.nodes_of(ino).collect();
+        nids.into_iter().for_each(|nid| self.drop_node(nid));
+        self.dir_pages.retain(|(dir, _), _| *dir != ino);
+        self.entering.retain(|(dir, _)| *dir != ino);
+        self.orphans.remove(&ino);
+    }
+
+    fn nodes_of(&self, ino: Nid) -> impl Iterator<Item = Nid> {
+        self.files.range((ino, 0)..=(ino, u32::MAX)).map(|(_, nid)| *nid)
+    }
+
+    fn set_nat(&mut self, nid: Nid, entry: NatEntry) {
+        self.nat[nid as usize] = entry;
+        self.nat_wrong.insert(nid);
+    }
+
+    /// Bytes of a node that are about to be mended.
+    fn mend(&mut self, nid: Nid) -> &mut [u8] {
+        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        node.changed = true;
+        &mut node.bytes
+    }
+
+    fn inode(&self, ino: Nid) -> Option<Inode> {
+        let node = self.nodes.get(&ino).filter(|node| node.is_inode())?;
+        Some(Inode::decode(&node.bytes))
+    }
+
+    fn set_inode(&mut self, ino: Nid, inode: &Inode) {
+        inode.encode(self.mend(ino));
+    }
+
+    /// Files and directories.
+    fn inodes(&self) -> Vec<Nid> {
+        self.nodes.iter().filter(|(_, node)| node.is_inode()).map(|(nid, _)| *nid).collect()
+    }
+
+    /// The first page that a node names, and how many it can name; nothing for one that names none.
+    fn names_pages(&self, nid: Nid) -> Option<(u64, u32)> {
+        let node = self.nodes.get(&nid)?;
+        match self.tree.kind(node.ofs)? {
+            (NodeKind::Inode, _) if Inode::decode(&node.bytes).inline => None,
+            (NodeKind::Inode, first) => Some((first, self.tree.inode_addrs as u32)),
+            (NodeKind::Direct, first) => Some((first, self.tree.slots as u32)),
+            (NodeKind::Indirect | NodeKind::Xattrs, _) => None,
+        }
+    }
+
+    /// Pages of a file, and where each lies.
+    fn pages_of(&self, ino: Nid) -> BTreeMap<u64, (Addr, Owner)> {
+        let mut found = BTreeMap::new();
+        for nid in self.nodes_of(ino) {
+            let Some((first, count)) = self.names_pages(nid) else { continue };
+            let node = &self.nodes[&nid];
+            for slot in 0..count {
+                let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
+                if addr != Addr::NONE {
+                    found.insert(first + u64::from(slot), (addr, Owner { nid, slot }));
+                }
+            }
+        }
+        found
+    }
+
+    /// A page of a file is a hole from now on.
+    fn make_hole(&mut self, owner: Owner) {
+        let is_inode = self.nodes[&owner.nid].is_inode();
+        let bytes = self.mend(owner.nid);
+        NodePage::set_addr(bytes, is_inode, owner.slot, Addr::NONE);
+    }
+}

@@ -1,0 +1,288 @@
+//! Directories, and what is without a name.
+//!
+//! Owns: what a page of entries can be, where a name is looked for, how many names a file has.
+//! Promises: a file that an entry leads to keeps it, where the name can be one; a file that none leads
+//! to is in the list of those to be deleted, or gets a name in /lost+found; directories are a tree.
+
+use super::{Model, cure, is_dir};
+use crate::format::{
+    Addr, Dentries, Dentry, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots, name_hash,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a walk over the names knows so far.
+#[derive(Default)]
+struct Walk {
+    /// Names of files that are no directories.
+    names: BTreeMap<Nid, u32>,
+    /// Directories that have been reached.
+    seen: BTreeSet<Nid>,
+}
+
+fn can_be(name: &[u8]) -> bool {
+    let length = (1..=NAME_MAX).contains(&name.len());
+    length && name != b"." && name != b".." && !name.iter().any(|b| [b'/', 0].contains(b))
+}
+
+/// Levels of a directory of which this is the last page.
+fn levels_for(last: Option<u64>) -> u32 {
+    let Some(last) = last else { return 0 };
+    (1..LEVELS_MAX).find(|levels| Slots::pages(*levels) > last).unwrap_or(LEVELS_MAX)
+}
+
+/// A name of this hash is looked for in this page.
+fn is_place(hash: u32, page: u64, levels: u32) -> bool {
+    (0..levels).any(|level| {
+        let (first, count) = Slots::bucket(level, hash);
+        (first..first + count).contains(&page)
+    })
+}
+
+/// Entries of a page, with their places.
+fn entries(slots: Slots, bytes: &[u8]) -> Vec<(u32, Dentry)> {
+    let page = Dentries::new(slots, bytes);
+    let mut found = Vec::new();
+    let mut slot = 0;
+    while let Some(at) = page.next(slot) {
+        let (hash, length) = page.says(at);
+        let is = |name: &&[u8]| name_hash(name) == hash;
+        let says = page.text(at, length).filter(|name| name.len() <= NAME_MAX);
+        // A length that is wrong is found by the hash.
+        let name = says.filter(is).or_else(|| {
+            let others = (1..=NAME_MAX).map_while(|length| page.text(at, length));
+            others.into_iter().find(is)
+        });
+        slot = at + 1;
+        if let Some(name) = name.or(says) {
+            slot = at + Slots::taken(name.len());
+            found.push((at, Dentry { name: name.to_vec(), ..page.get(at) }));
+        }
+    }
+    found
+}
+
+impl Model<'_> {
+    /// From the root on every name leads to a file, and every file has as many as it counts.
+    pub(super) async fn walk_names(&mut self) {
+        if self.inode(ROOT).is_none_or(|root| !is_dir(root.mode)) {
+            self.wrong(cure::ROOT, "there is no root directory".into());
+            self.drop_file(ROOT);
+            self.new_node(ROOT, 0);
+            let root = Inode { mode: 0o040_755, links: 2, parent: ROOT, ..Inode::default() };
+            self.set_inode(ROOT, &root);
+        }
+        let mut walk = Walk::default();
+        self.walk_from(ROOT, ROOT, &mut walk).await;
+        self.list_orphans(&walk);
+        // What no directory leads to, beginning with those that lie in none of them.
+        let lost = |m: &Self, walk: &Walk| -> Vec<Nid> {
+            let dirs = m.inodes().into_iter().filter(|ino| !walk.seen.contains(ino));
+            dirs.filter(|ino| m.inode(*ino).is_some_and(|inode| is_dir(inode.mode))).collect()
+        };
+        let mut first = lost(self, &walk);
+        let all: BTreeSet<Nid> = first.iter().copied().collect();
+        let parent = |m: &Self, ino: Nid| m.inode(ino).map_or(ino, |inode| inode.parent);
+        first.sort_by_key(|ino| {
+            let above = parent(self, *ino);
+            (above != *ino && all.contains(&above), *ino)
+        });
+        for ino in first {
+            if walk.seen.contains(&ino) {
+                continue;
+            }
+            let Some(inode) = self.inode(ino) else { continue };
+            if self.orphans.contains(&ino) && inode.links == 0 && inode.entries == 0 {
+                walk.seen.insert(ino);
+                continue;
+            }
+            if self.nodes[&ino].doubtful {
+                self.wrong(cure::DELETED, format!("directory {ino} is in no directory"));
+                self.drop_file(ino);
+                continue;
+            }
+            self.wrong(cure::FOUND, format!("directory {ino} is in no directory"));
+            self.orphans.remove(&ino);
+            self.adopted.push(ino);
+            self.walk_from(ino, inode.parent, &mut walk).await;
+        }
+        self.count_names(&walk);
+    }
+
+    /// Files that are to be deleted, as far as they are there.
+    fn list_orphans(&mut self, walk: &Walk) {
+        for ino in self.pack.orphans.clone() {
+            let why = match self.inode(ino) {
+                None => "it is not there",
+                Some(_) if walk.seen.contains(&ino) => "it is a directory that has a name",
+                Some(_) if !self.orphans.insert(ino) => "it is listed twice",
+                Some(_) if self.pack.clean => {
+                    self.orphans.remove(&ino);
+                    "an unmount leaves none"
+                }
+                Some(_) => continue,
+            };
+            self.wrong(cure::ORPHAN, format!("file {ino} is to be deleted: {why}"));
+        }
+    }
+
+    async fn walk_from(&mut self, dir: Nid, parent: Nid, walk: &mut Walk) {
+        walk.seen.insert(dir);
+        let mut waiting = vec![(dir, parent)];
+        while let Some((dir, parent)) = waiting.pop() {
+            let subdirs = self.walk_dir(dir, walk).await;
+            waiting.extend(subdirs.iter().map(|ino| (*ino, dir)));
+            let Some(mut inode) = self.inode(dir) else { continue };
+            let before = inode.clone();
+            if inode.parent != parent {
+                self.wrong(cure::INODE, format!("directory {dir} does not know its parent"));
+                inode.parent = parent;
+            }
+            let links = 2 + subdirs.len() as u32;
+            if inode.links != links {
+                let says = inode.links;
+                let said = format!("directory {dir} counts {says} links, and has {links}");
+                self.wrong(cure::COUNT, said);
+                inode.links = links;
+            }
+            if inode != before {
+                self.set_inode(dir, &inode);
+            }
+        }
+    }
+
+    /// Looks at a directory; those that lie in it.
+    async fn walk_dir(&mut self, dir: Nid, walk: &mut Walk) -> Vec<Nid> {
+        let mut pages = self.pages_of(dir);
+        for (index, (_, owner)) in pages.split_off(&Slots::pages(LEVELS_MAX)) {
+            self.wrong(cure::HOLE, format!("directory {dir} has a page {index}"));
+            self.lose_page(owner);
+        }
+        let Some(mut inode) = self.inode(dir) else { return Vec::new() };
+        let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (index, (addr, owner)) in pages {
+            match self.read_page(addr).await {
+                _ if addr == Addr::KEPT => drop(contents.insert(index, Vec::new())),
+                Ok(bytes) => drop(contents.insert(index, bytes)),
+                Err(e) => {
+                    let said =
+                        format!("page {index} of directory {dir} can't be read: {}", e.why());
+                    self.wrong(cure::HOLE, said);
+                    self.lose_page(owner);
+                }
+            }
+        }
+        let levels = levels_for(contents.last_key_value().map(|(index, _)| *index));
+        if inode.levels != levels {
+            let says = inode.levels;
+            self.wrong(cure::COUNT, format!("directory {dir} counts {says} levels, not {levels}"));
+        }
+        let mut subdirs = Vec::new();
+        let mut here: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let (mut counted, mut stay) = (0, 0);
+        for (index, bytes) in contents.iter().filter(|(_, bytes)| !bytes.is_empty()) {
+            let mut page = vec![0; bytes.len()];
+            let mut whole = true;
+            for (slot, mut entry) in entries(self.slots, bytes) {
+                counted += 1;
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                let said = format!("\"{name}\" in directory {dir}");
+                let child = self.inode(entry.ino);
+                let why = match &child {
+                    _ if !can_be(&entry.name) => "can't be a name".to_string(),
+                    _ if here.contains(&entry.name) => "is there twice".into(),
+                    None => format!("is file {}, which is not there", entry.ino),
+                    Some(child) if is_dir(child.mode) && !walk.seen.insert(entry.ino) => {
+                        format!("is directory {}, which has another name", entry.ino)
+                    }
+                    Some(_) => String::new(),
+                };
+                let Some(child) = child.filter(|_| why.is_empty()) else {
+                    self.wrong(cure::NAME_GONE, format!("{said} {why}"));
+                    whole = false;
+                    continue;
+                };
+                here.insert(entry.name.clone());
+                let kind = (child.mode >> 12) as u8;
+                if entry.kind != kind {
+                    self.wrong(cure::NAME_FIXED, format!("{said} has another type than its file"));
+                    (entry.kind, whole) = (kind, false);
+                }
+                match is_dir(child.mode) {
+                    true => subdirs.push(entry.ino),
+                    false => *walk.names.entry(entry.ino).or_default() += 1,
+                }
+                let hash = name_hash(&entry.name);
+                if !is_place(hash, *index, levels) {
+                    self.wrong(cure::NAME_PUT, format!("{said} can't be found by its name"));
+                    self.entering.push((dir, entry));
+                    whole = false;
+                    continue;
+                }
+                stay += 1;
+                Dentries::new(self.slots, &mut page[..]).insert(slot, &entry, hash);
+            }
+            let same = Dentries::new(self.slots, &page[..]).heads()
+                == Dentries::new(self.slots, &bytes[..]).heads();
+            if !same && whole {
+                let said =
+                    format!("page {index} of directory {dir} has places that are no entry's");
+                self.wrong(cure::NAME_FIXED, said);
+            }
+            if !same {
+                self.dir_pages.insert((dir, *index), page);
+            }
+        }
+        if inode.entries != counted {
+            let says = inode.entries;
+            let said = format!("directory {dir} counts {says} entries, and has {counted}");
+            self.wrong(cure::COUNT, said);
+        }
+        let size = Slots::pages(levels) * self.layout.shape.page_bytes() as u64;
+        if (inode.entries, inode.levels, inode.size) != (stay, levels, size) {
+            (inode.entries, inode.levels, inode.size) = (stay, levels, size);
+            self.set_inode(dir, &inode);
+        }
+        subdirs
+    }
+
+    /// A page of a directory that can't be one.
+    fn lose_page(&mut self, owner: Owner) {
+        let node = &self.nodes[&owner.nid];
+        let addr = crate::format::NodePage::addr(&node.bytes, node.is_inode(), owner.slot);
+        if self.owners.get(&addr) == Some(&owner) {
+            self.owners.remove(&addr);
+        }
+        self.make_hole(owner);
+    }
+
+    fn count_names(&mut self, walk: &Walk) {
+        for ino in self.inodes() {
+            let Some(mut inode) = self.inode(ino).filter(|inode| !is_dir(inode.mode)) else {
+                continue;
+            };
+            let found = walk.names.get(&ino).copied().unwrap_or(0);
+            let says = inode.links;
+            if found == 0 && !self.orphans.contains(&ino) {
+                let said = format!("file {ino} has no name, and is not to be deleted");
+                if self.nodes[&ino].doubtful {
+                    self.wrong(cure::DELETED, said);
+                    self.drop_file(ino);
+                    continue;
+                }
+                self.wrong(cure::FOUND, said);
+                self.adopted.push(ino);
+                // /lost+found has its name.
+                inode.links = 1;
+            } else {
+                if says != found {
+                    let said = format!("file {ino} counts {says} names, and has {found}");
+                    self.wrong(cure::COUNT, said);
+                }
+                inode.links = found;
+            }
+            if inode.links != says {
+                self.set_inode(ino, &inode);
+            }
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! What lies in the in-place region, and nodes in the log.
+//!
+//! Owns: which sectors can be read, where each node really lies. Promises: a node that is whole,
+//! counts as valid and is not where the table says is found; of several the newest one counts. Never:
+//! takes a page of a file for a node: the summary of its segment, or the head that filled it, says
+//! which it is.
+
+use super::{Found, Model, cure};
+use crate::error::FsError;
+use crate::format::{
+    Addr, Footer, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SECTOR, SegmentEntry,
+    SitSector, SummarySector, WindowSector,
+};
+use crate::fs::bit;
+use crate::mount;
+use crate::segments::Heat;
+use flashlane_base::mutant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A node that the log has, and the table does not lead to.
+struct Candidate {
+    /// Higher for the one that counts: it counts as valid, the checkpoint before it, the fsync (none is
+    /// the checkpoint behind all fsyncs), its place.
+    rank: (bool, u64, u32, u32),
+    footer: Footer,
+    bytes: Vec<u8>,
+}
+
+fn is_node_head(kind: u8) -> bool {
+    Heat::ALL.get(usize::from(kind)).is_some_and(|heat| heat.is_node())
+}
+
+impl Model<'_> {
+    pub(super) async fn compare_superblocks(&mut self) {
+        for copy in 0..mount::SUPERBLOCKS {
+            let copy_is = mount::superblock_copy(self.cx, self.medium, copy).await;
+            let why = match self.heard(copy_is) {
+                Ok(sb) if sb == self.sb => continue,
+                Ok(_) => "it says something else than the other one".into(),
+                Err(FsError::NotFound) => "it is none".into(),
+                Err(e) => e.why(),
+            };
+            self.superblock_lost = true;
+            self.wrong(cure::SUPERBLOCK, format!("copy {copy} of the superblock: {why}"));
+        }
+    }
+
+    /// The checkpoint before the one that counts.
+    pub(super) async fn compare_packs(&mut self) {
+        let version = self.pack.version;
+        let place = (version as usize + 1) % self.layout.packs.len();
+        let why = match self.heard(mount::pack(self.cx, self.medium, &self.layout, place).await) {
+            Ok(pack) if pack.version + 1 == version => return,
+            Ok(pack) => format!("it is number {}, and the other one {version}", pack.version),
+            Err(e) => e.why(),
+        };
+        let mut head = vec![0; SECTOR];
+        let read =
+            self.heard(self.medium.read_meta(self.cx, self.layout.packs[place], &mut head).await);
+        let said = format!("the checkpoint in place {place} can't be used: {why}");
+        match read.is_ok() && head.iter().all(|b| *b == 0) {
+            // The first one of all.
+            true if version <= 1 => {}
+            // A head is written whole, the rest may be cut short.
+            false if read.is_ok() && mount::is_pack_head(&head, &self.layout) => {
+                self.report.notes.push(format!("{said}; number {version} counts"));
+            }
+            _ => self.wrong(cure::PACK, said),
+        }
+    }
+
+    pub(super) async fn read_segments(&mut self) {
+        let (per, all) = (self.layout.sit_entries(), self.layout.shape.segments());
+        for sector in 0..self.layout.sit_sectors {
+            let first = sector * per;
+            let of = (per.min(all - first), self.layout.shape.segment_pages);
+            let at = self.layout.sit_at(sector, bit(&self.pack.sit_copies, sector));
+            let mut bytes = vec![0; SECTOR];
+            let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
+            match read.and_then(|()| Ok(SitSector::decode(&bytes, sector, of)?)) {
+                Ok(found) => {
+                    for (i, entry) in found.0.into_iter().enumerate() {
+                        self.segments[first as usize + i] = entry;
+                    }
+                }
+                Err(e) => {
+                    let said = format!("sector {sector} of the segment table: {}", e.why());
+                    self.wrong(cure::SEGMENTS, said);
+                    let known = &mut self.segments_known[first as usize..];
+                    known.iter_mut().take(of.0 as usize).for_each(|known| *known = false);
+                }
+            }
+        }
+        for (segment, entry) in &self.pack.sit {
+            self.segments[*segment as usize] = entry.clone();
+            self.segments_known[*segment as usize] = true;
+        }
+    }
+
+    pub(super) async fn read_nat(&mut self) {
+        for sector in 0..self.layout.nat_sectors {
+            let read = mount::nat_sector(self.cx, self.medium, &self.layout, &self.pack, sector);
+            match self.heard(read.await) {
+                Ok(found) => {
+                    let first = (sector * NAT_ENTRIES) as usize;
+                    let room = self.nat.iter_mut().skip(first);
+                    room.zip(found.0).for_each(|(to, entry)| *to = entry);
+                }
+                Err(e) => {
+                    self.nat_lost.insert(sector);
+                    self.wrong(cure::NAT, format!("the node address table: {}", e.why()));
+                }
+            }
+        }
+        for (nid, entry) in &self.pack.nat {
+            self.nat[*nid as usize] = *entry;
+        }
+    }
+
+    pub(super) async fn read_summaries(&mut self) {
+        for segment in 0..self.layout.shape.segments() {
+            let mut owners = Vec::new();
+            for part in 0..self.layout.summary_sectors {
+                let mut bytes = vec![0; SECTOR];
+                let at = self.layout.summary_at(segment) + u64::from(part);
+                let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
+                let read = read.and_then(|()| Ok(SummarySector::decode(&bytes, segment, part)?));
+                match read {
+                    Ok(found) => owners.extend(found.0),
+                    Err(_) => break,
+                }
+            }
+            let pages = self.layout.shape.segment_pages as usize;
+            if owners.len() >= pages {
+                owners.truncate(pages);
+                self.summaries[segment as usize] = Some(owners);
+            }
+        }
+    }
+
+    /// Nodes where the table has them.
+    pub(super) async fn read_nodes(&mut self) {
+        for nid in 0..self.nat.len() as u32 {
+            let entry = self.nat[nid as usize];
+            if entry == NatEntry::default() {
+                continue;
+            }
+            let why = match self.read_page(entry.addr).await {
+                _ if nid == 0 => "there can't be a node 0".into(),
+                Err(e) => format!("node {nid} can't be read: {}", e.why()),
+                Ok(bytes) => match NodePage::check(&bytes) {
+                    Err(e) => format!("node {nid} at page {}: {e}", entry.addr.0),
+                    Ok(footer) if (footer.nid, footer.ino) == (nid, entry.ino) => {
+                        if footer.version >= self.pack.version {
+                            let said = format!("node {nid} is newer than the checkpoint");
+                            self.wrong(cure::NEWER, said);
+                        }
+                        self.place(nid, entry.addr, &footer, bytes, false);
+                        continue;
+                    }
+                    Ok(footer) => {
+                        let said = format!("node {} of file {}", footer.nid, footer.ino);
+                        format!("node {nid} of file {} is {said} by itself", entry.ino)
+                    }
+                },
+            };
+            self.wrong(cure::NAT, why);
+            self.set_nat(nid, NatEntry::default());
+            self.led_nowhere.insert(nid);
+        }
+    }
+
+    fn place(&mut self, nid: Nid, addr: Addr, footer: &Footer, bytes: Vec<u8>, doubtful: bool) {
+        self.owners.insert(addr, Owner::node(nid));
+        let (ino, ofs) = (footer.ino, footer.ofs);
+        // Of two with one number in a file the one that was written later counts.
+        if let Some(other) = self.files.get(&(ino, ofs)).copied() {
+            let before = self.nodes.get(&other).map(|node| NodePage::check(&node.bytes));
+            let older = matches!(before, Some(Ok(before)) if before.version < footer.version);
+            let said = format!("nodes {other} and {nid} of file {ino} are both number {ofs}");
+            self.wrong(cure::NODE_DELETED, said);
+            if !older {
+                self.owners.remove(&addr);
+                return self.set_nat(nid, NatEntry::default());
+            }
+            self.drop_node(other);
+        }
+        self.put_node(nid, Found { ino, ofs, bytes, changed: false, doubtful });
+    }
+
+    /// Nodes that lie where no entry leads: of sectors of the table that are lost, of entries that are
+    /// wrong, and pages that count as valid.
+    pub(super) async fn find_nodes(&mut self) {
+        let lacks = !self.nat_lost.is_empty() || !self.led_nowhere.is_empty();
+        let mut found: BTreeMap<Nid, Candidate> = BTreeMap::new();
+        for segment in 0..self.layout.shape.segments() {
+            let known = self.segments_known[segment as usize];
+            if !known && !lacks {
+                continue;
+            }
+            for page in 0..self.layout.shape.segment_pages {
+                let addr = self.layout.addr(segment, page);
+                let may = match (self.counted(addr), self.summed(addr)) {
+                    (Some(false), _) => false,
+                    (_, Some(owner)) => {
+                        owner.slot == Owner::NODE || mutant!("parafs.pages-taken-for-nodes")
+                    }
+                    (Some(true), None) => is_node_head(self.segments[segment as usize].kind),
+                    (None, None) => true,
+                };
+                if !may || self.owners.contains_key(&addr) {
+                    continue;
+                }
+                let Ok(bytes) = self.read_page(addr).await else { continue };
+                let Ok(footer) = NodePage::check(&bytes) else { continue };
+                let Footer { nid, version, batch, .. } = footer;
+                let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
+                let wanted = sector || self.led_nowhere.contains(&nid) || known;
+                if nid == 0
+                    || nid >= self.layout.nids
+                    || version >= self.pack.version
+                    || self.nodes.contains_key(&nid)
+                    || !wanted
+                {
+                    continue;
+                }
+                let fsync = if batch.number == 0 { u32::MAX } else { batch.number };
+                let rank = (known, version, fsync, addr.0);
+                if found.get(&nid).is_none_or(|other| other.rank < rank) {
+                    found.insert(nid, Candidate { rank, footer, bytes });
+                }
+            }
+        }
+        for (nid, Candidate { rank, footer, bytes }) in found {
+            let addr = Addr(rank.3);
+            let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
+            let doubtful = !sector && !self.led_nowhere.contains(&nid);
+            if !sector {
+                let of = format!("node {nid} of file {}", footer.ino);
+                self.wrong(cure::NAT, format!("{of} lies at page {}, and is not listed", addr.0));
+            }
+            self.set_nat(nid, NatEntry { ino: footer.ino, addr });
+            self.place(nid, addr, &footer, bytes, doubtful);
+        }
+        if self.pack.version == u64::MAX {
+            // No checkpoint: this one follows all that was found.
+            let footers = self.nodes.values().filter_map(|n| NodePage::check(&n.bytes).ok());
+            self.pack.version = footers.map(|footer| footer.version + 1).max().unwrap_or(0) + 1;
+            let inodes = self.nodes.values().filter(|node| node.is_inode());
+            let newest = inodes.map(|node| Inode::decode(&node.bytes).generation).max();
+            self.pack.generation = newest.unwrap_or(0).wrapping_add(1);
+        }
+    }
+
+    /// What counts as valid is named by something, and what is named counts as valid.
+    pub(super) fn compare_segments(&mut self) {
+        let shape = self.layout.shape;
+        for segment in 0..shape.segments() {
+            let SegmentEntry { kind, .. } = self.segments[segment as usize];
+            let (mut nodes, mut pages) = (false, false);
+            for page in 0..shape.segment_pages {
+                let addr = self.layout.addr(segment, page);
+                let owner = self.owners.get(&addr).copied();
+                nodes |= owner.is_some_and(|owner| owner.slot == Owner::NODE);
+                pages |= owner.is_some_and(|owner| owner.slot != Owner::NODE);
+                let what = match (self.counted(addr), owner) {
+                    (Some(true), None) => "counts as valid, and nothing names it".to_string(),
+                    (Some(false), Some(owner)) => {
+                        format!("counts as garbage, and node {} names it", owner.nid)
+                    }
+                    _ => continue,
+                };
+                self.wrong(cure::SEGMENTS, format!("page {page} of segment {segment} {what}"));
+            }
+            let is = is_node_head(kind);
+            if (nodes || pages) && (usize::from(kind) >= Heat::ALL.len() || is != nodes) {
+                let should = if nodes { Heat::WarmNode } else { Heat::WarmData };
+                self.kinds.insert(segment, should as u8);
+                if self.segments_known[segment as usize] {
+                    let what = if nodes { "nodes" } else { "pages of files" };
+                    let said = format!("segment {segment} is of head {kind}, and holds {what}");
+                    self.wrong(cure::SEGMENTS, said);
+                }
+            }
+        }
+        self.compare_heads();
+    }
+
+    fn compare_heads(&mut self) {
+        let mut seen = BTreeSet::new();
+        let heads = self.pack.heads.clone();
+        for (at, head) in heads.iter().enumerate() {
+            let open = head.open.iter().map(|(segment, page)| (*segment, *page, true));
+            let next = head.next.iter().map(|segment| (*segment, 0, false));
+            for (segment, from, is_open) in open.chain(next) {
+                if !seen.insert(segment) {
+                    self.wrong(cure::PACK, format!("segment {segment} has two heads"));
+                }
+                if self.layout.region_of(segment) != at as u32 / HEADS {
+                    self.wrong(cure::PACK, format!("segment {segment} has a head elsewhere"));
+                }
+                let kind = self.segments[segment as usize].kind;
+                let known = self.segments_known[segment as usize];
+                if is_open && known && u32::from(kind) != at as u32 % HEADS {
+                    let said = format!("segment {segment} is of head {kind}");
+                    self.wrong(cure::PACK, format!("{said}, and is open for another one"));
+                }
+                let named = |page| self.owners.contains_key(&self.layout.addr(segment, page));
+                let behind = (from..self.layout.shape.segment_pages).find(|page| named(*page));
+                if let Some(page) = behind {
+                    let said = format!("page {page} of segment {segment}");
+                    self.wrong(cure::PACK, format!("{said} is named, and a head would fill it"));
+                }
+            }
+        }
+    }
+
+    /// Cleaning finds whose each valid page is.
+    pub(super) fn compare_summaries(&mut self) {
+        let mut problems = Vec::new();
+        let mut damaged = BTreeSet::new();
+        for (addr, owner) in &self.owners {
+            let (segment, page) = self.layout.segment_of(*addr);
+            let said = match self.summed(*addr) {
+                Some(said) if said == *owner => continue,
+                None if !damaged.insert(segment) => continue,
+                None => format!("the summary of segment {segment} can't be read"),
+                Some(said) => format!(
+                    "the summary of segment {segment} has page {page} as word {} of node {}; it is \
+                     word {} of node {}",
+                    said.slot, said.nid, owner.slot, owner.nid
+                ),
+            };
+            self.unsummed.insert(segment);
+            problems.push(said);
+        }
+        problems.into_iter().for_each(|what| self.wrong(cure::SUMMARY, what));
+    }
+
+    /// Sectors of the update window. Each is written whole, so one that is not was damaged.
+    pub(super) async fn read_window(&mut self) {
+        let mut goes_on = true;
+        for number in 0..self.layout.window_sectors {
+            let mut bytes = vec![0; SECTOR];
+            let at = self.layout.window + number;
+            let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
+            let unwritten = read.is_ok() && bytes.iter().all(|b| *b == 0);
+            match read.and_then(|()| Ok(WindowSector::decode(&bytes, number)?)) {
+                Ok(window) if window.version > self.pack.version => {
+                    self.window_lost.push(number);
+                    let said = format!("checkpoint {} was there, and is lost", window.version);
+                    self.wrong(cure::WINDOW, format!("{said}, with what was done since"));
+                }
+                Ok(window) => {
+                    goes_on &= window.version == self.pack.version;
+                    let all = self.layout.shape.segments();
+                    let named = window.segments.into_iter().map(|(segment, _)| segment);
+                    let named = named.filter(|segment| goes_on && *segment < all);
+                    self.window.extend(named);
+                }
+                Err(_) if unwritten => goes_on = false,
+                Err(e) => {
+                    self.window_lost.push(number);
+                    let said = format!("sector {number} of the update window: {}", e.why());
+                    self.wrong(cure::WINDOW, said);
+                }
+            }
+        }
+        let heads = self.pack.heads.iter();
+        self.window.extend(heads.flat_map(|head| {
+            let open = head.open.iter().map(|(segment, _)| *segment);
+            open.chain(head.next.iter().copied())
+        }));
+        match (self.window_lost.is_empty(), self.pack.clean) {
+            (false, _) => self.find_fsyncs().await,
+            (true, false) => self.find_lost().await,
+            (true, true) => {}
+        }
+    }
+
+    /// Nodes of a later checkpoint than the one that counts, where its heads go on.
+    async fn find_lost(&mut self) {
+        let heads = self.pack.heads.clone();
+        let of_nodes = (0..).zip(heads).filter(|(at, _)| is_node_head((at % HEADS) as u8));
+        for (_, head) in of_nodes {
+            let next = head.next.iter().map(|segment| (*segment, 0));
+            for (segment, from) in head.open.into_iter().chain(next) {
+                for page in from..self.layout.shape.segment_pages {
+                    let read = self.read_page(self.layout.addr(segment, page)).await;
+                    let footer = read.ok().and_then(|bytes| NodePage::check(&bytes).ok());
+                    let later = footer.filter(|footer| footer.version > self.pack.version);
+                    if let Some(footer) = later {
+                        let said = format!("checkpoint {} was there, and is lost", footer.version);
+                        return self.wrong(cure::PACK, format!("{said}, with what was done since"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Segments with what fsyncs have written behind the checkpoint, where the window does not say.
+    async fn find_fsyncs(&mut self) {
+        for segment in 0..self.layout.shape.segments() {
+            for page in 0..self.layout.shape.segment_pages {
+                let Ok(bytes) = self.read_page(self.layout.addr(segment, page)).await else {
+                    continue;
+                };
+                let Ok(footer) = NodePage::check(&bytes) else { continue };
+                if footer.version != self.pack.version || footer.batch.number == 0 {
+                    continue;
+                }
+                self.window.insert(segment);
+                for slot in 0..self.tree.slots as u32 {
+                    let addr = NodePage::addr(&bytes, footer.ofs == 0, slot);
+                    if self.layout.has(addr) {
+                        self.window.insert(self.layout.segment_of(addr).0);
+                    }
+                }
+            }
+        }
+    }
+}

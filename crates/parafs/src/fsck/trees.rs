@@ -1,0 +1,435 @@
+//! Inodes, the trees of files' nodes, and the pages that they name.
+//!
+//! Owns: what fields of an inode can be, which node names which. Promises: each node is named once,
+//! by the node that should; a page is one file's; what is lost of a tree is a hole, and the rest stays.
+//! Never: reads the medium.
+
+use super::{Found, Model, cure, is_dir};
+use crate::format::{
+    Addr, Inode, LEVELS_MAX, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots, XATTRS,
+};
+use std::collections::BTreeSet;
+
+/// Types of files, as the upper four bits of a mode have them.
+const TYPES: [u16; 7] = [0o10, 0o04, 0o12, 0o01, 0o02, 0o06, 0o14];
+
+fn with_type(mode: u16, kind: u16) -> u16 {
+    mode & 0o7_777 | kind << 12
+}
+
+impl Model<'_> {
+    /// Words of an inode, taken as addresses: how many name a page that is theirs, and how many can't
+    /// be addresses of this file.
+    fn as_addresses(&self, ino: Nid, bytes: &[u8]) -> (u32, u32) {
+        let (mut good, mut bad) = (0, 0);
+        for slot in 0..self.tree.inode_addrs as u32 {
+            let addr = NodePage::addr(bytes, true, slot);
+            let owner = Some(Owner { nid: ino, slot });
+            match addr {
+                Addr::NONE | Addr::KEPT => {}
+                addr if self.layout.has(addr) && self.summed(addr) == owner => good += 1,
+                addr if self.layout.has(addr) && self.summed(addr).is_none() => {}
+                _ => bad += 1,
+            }
+        }
+        (good, bad)
+    }
+
+    /// The fields are those of a file of the type that it says.
+    fn fits(&self, inode: &Inode) -> bool {
+        let room = self.tree.inline as u64;
+        let small = inode.inline && inode.levels == 0 && inode.entries == 0;
+        match inode.mode >> 12 {
+            0o04 => {
+                let size = Slots::pages(inode.levels.min(LEVELS_MAX)) * self.page_bytes();
+                !inode.inline && inode.levels <= LEVELS_MAX && inode.size == size
+            }
+            0o10 => {
+                let most = if inode.inline { room } else { self.size_max() };
+                inode.levels == 0 && inode.entries == 0 && inode.size <= most
+            }
+            0o12 => small && inode.size <= room,
+            0o01 | 0o02 | 0o06 | 0o14 => small && inode.size == 0,
+            _ => false,
+        }
+    }
+
+    fn page_bytes(&self) -> u64 {
+        self.layout.shape.page_bytes() as u64
+    }
+
+    fn size_max(&self) -> u64 {
+        self.tree.pages_max().saturating_mul(self.page_bytes()).min(i64::MAX as u64)
+    }
+
+    /// Fields that can't be as they are.
+    pub(super) fn look_at_inodes(&mut self) {
+        for nid in self.inodes() {
+            if self.nodes[&nid].ino != nid {
+                let other = self.nodes[&nid].ino;
+                let said = format!("node {nid} is the inode of file {other}");
+                self.wrong(cure::NODE_DELETED, said);
+                self.drop_node(nid);
+                continue;
+            }
+            let bytes = self.nodes[&nid].bytes.clone();
+            let mut inode = Inode::decode(&bytes);
+            let before = inode.clone();
+            let mut named = (0..5).map(|slot| NodePage::child(&bytes, true, slot));
+            let no_child = named.all(|child| child == NO_NODE);
+            let (good, bad) = self.as_addresses(nid, &bytes);
+            // Addresses show whether they are some.
+            inode.inline = match inode.inline {
+                true => !(good > 0 && bad == 0),
+                false => {
+                    let nodes = 1 + u64::from(inode.xattrs != NO_NODE);
+                    let small = no_child && inode.size <= self.tree.inline as u64;
+                    small && good == 0 && bad > 0 && inode.pages == nodes
+                }
+            };
+            if !self.fits(&inode) {
+                inode = self.closest(inode);
+            }
+            if inode.inline && !no_child {
+                // They are walked, and found to be nobody's.
+                self.mend_children(nid);
+            }
+            if inode.parent == NO_NODE || u64::from(inode.parent) >= u64::from(self.layout.nids) {
+                inode.parent = crate::format::ROOT;
+            }
+            if inode != before {
+                let fields = self.differ(&before, &inode);
+                self.wrong(cure::INODE, format!("file {nid} can't have {fields}"));
+                self.set_inode(nid, &inode);
+            }
+        }
+    }
+
+    fn mend_children(&mut self, nid: Nid) {
+        self.wrong(cure::HOLE, format!("file {nid} lies in its inode, and names nodes"));
+        let bytes = self.mend(nid);
+        (0..5).for_each(|slot| NodePage::set_child(bytes, true, slot, NO_NODE));
+    }
+
+    /// Of an inode whose fields do not fit its type: another type that they fit, or fields that fit
+    /// the type. A directory has levels and entries, and nothing else has.
+    fn closest(&self, inode: Inode) -> Inode {
+        let kind = inode.mode >> 12;
+        let looks_dir = inode.levels > 0 && inode.entries > 0;
+        let types = [0o10, 0o04, 0o12].map(|kind| with_type(inode.mode, kind)).into_iter();
+        let mut others = types.map(|mode| Inode { mode, ..inode.clone() });
+        let keeps = TYPES.contains(&kind) && (kind == 0o04) == looks_dir;
+        if !keeps && let Some(other) = others.find(|other| self.fits(other)) {
+            return other;
+        }
+        let mut found = inode;
+        if !TYPES.contains(&kind) {
+            found.mode = with_type(found.mode, if looks_dir { 0o04 } else { 0o10 });
+        }
+        let room = self.tree.inline as u64;
+        match found.mode >> 12 {
+            0o04 => {
+                found.inline = false;
+                found.levels = found.levels.min(LEVELS_MAX);
+                found.size = Slots::pages(found.levels) * self.page_bytes();
+            }
+            0o10 => {
+                (found.levels, found.entries) = (0, 0);
+                let most = if found.inline { room } else { self.size_max() };
+                found.size = found.size.min(most);
+            }
+            0o12 => {
+                (found.inline, found.levels, found.entries) = (true, 0, 0);
+                found.size = found.size.min(room);
+            }
+            _ => (found.inline, found.levels, found.entries, found.size) = (true, 0, 0, 0),
+        }
+        found
+    }
+
+    fn differ(&self, a: &Inode, b: &Inode) -> String {
+        let fields = [
+            ("mode", u64::from(a.mode), u64::from(b.mode)),
+            ("inline", a.inline.into(), b.inline.into()),
+            ("size", a.size, b.size),
+            ("levels", a.levels.into(), b.levels.into()),
+            ("entries", a.entries, b.entries),
+            ("parent", a.parent.into(), b.parent.into()),
+        ];
+        let said = fields.into_iter().filter(|(_, a, b)| a != b);
+        let said: Vec<String> = said.map(|(what, a, _)| format!("{what} {a}")).collect();
+        said.join(", ")
+    }
+
+    /// Goes over the nodes of all files.
+    pub(super) fn walk_trees(&mut self) {
+        let mut named = BTreeSet::new();
+        for ino in self.inodes() {
+            named.insert(ino);
+            let inode = Inode::decode(&self.nodes[&ino].bytes);
+            if inode.xattrs != NO_NODE && !self.child(ino, inode.xattrs, XATTRS, &mut named) {
+                self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode });
+            }
+            let n = self.tree.slots as u32;
+            let first = [1, 2, 3, 3 + (n + 1), 3 + 2 * (n + 1)];
+            for (slot, ofs) in first.into_iter().enumerate() {
+                self.subtree(ino, (ino, slot as u32), ofs, &mut named);
+            }
+        }
+        let strays: Vec<(Nid, u32, Nid)> = self
+            .files
+            .iter()
+            .filter(|(_, nid)| !named.contains(*nid))
+            .map(|((ino, ofs), nid)| (*ino, *ofs, *nid))
+            .collect();
+        for (ino, ofs, nid) in strays {
+            if named.contains(&nid) {
+                continue; // another one names it now
+            }
+            let said = format!("node {nid}, number {ofs} of file {ino}, is named by nothing");
+            match self.attach(ino, ofs, nid, &mut named) {
+                true => self.wrong(cure::NODE_FOUND, said),
+                false => {
+                    self.wrong(cure::NODE_DELETED, said);
+                    self.drop_node(nid);
+                }
+            }
+        }
+        self.look_at_xattrs();
+    }
+
+    /// A node is there, is the one that it should be, and was not named before.
+    fn child(&mut self, ino: Nid, nid: Nid, ofs: u32, named: &mut BTreeSet<Nid>) -> bool {
+        let why = match self.nodes.get(&nid) {
+            None => format!("file {ino} names node {nid}, which is not there"),
+            Some(node) if (node.ino, node.ofs) != (ino, ofs) => {
+                let is = format!("number {} of file {}", node.ofs, node.ino);
+                format!("file {ino} names node {nid} as number {ofs}; it is {is}")
+            }
+            Some(_) if !named.insert(nid) => format!("node {nid} of file {ino} is named twice"),
+            Some(_) => return true,
+        };
+        self.wrong(cure::NODE_LOST, why);
+        false
+    }
+
+    /// What word `slot` of node `above` names, and what is below that.
+    fn subtree(
+        &mut self,
+        ino: Nid,
+        (above, slot): (Nid, u32),
+        ofs: u32,
+        named: &mut BTreeSet<Nid>,
+    ) {
+        let node = &self.nodes[&above];
+        let is_inode = node.is_inode();
+        let nid = NodePage::child(&node.bytes, is_inode, slot);
+        if nid == NO_NODE {
+            return;
+        }
+        if !self.child(ino, nid, ofs, named) {
+            return NodePage::set_child(self.mend(above), is_inode, slot, NO_NODE);
+        }
+        if !matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _))) {
+            return;
+        }
+        // Below the root of the last tree there are indirect nodes, each with its own.
+        let n = self.tree.slots as u32;
+        let width = if ofs == 3 + 2 * (n + 1) { n + 1 } else { 1 };
+        for slot in 0..n {
+            self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named);
+        }
+    }
+
+    /// Where node `ofs` of a tree hangs: words on the way from the inode, each with the number of the
+    /// node that it names.
+    fn way_to(&self, ofs: u32) -> Option<Vec<(u32, u32)>> {
+        // The first direct node below it leads over it.
+        let direct = (ofs..ofs.checked_add(3)?).find_map(|ofs| match self.tree.kind(ofs) {
+            Some((NodeKind::Direct, first)) => Some(first),
+            _ => None,
+        })?;
+        let steps = self.tree.position(direct)?.steps;
+        let mut way: Vec<(u32, u32)> = steps.iter().map(|step| (step.slot, step.ofs)).collect();
+        let end = way.iter().position(|(_, step)| *step == ofs)?;
+        way.truncate(end + 1);
+        Some(way)
+    }
+
+    /// Has a node that nothing names named again, by the place that it says. Indirect nodes that are
+    /// lost on the way are made anew.
+    fn attach(&mut self, ino: Nid, ofs: u32, nid: Nid, named: &mut BTreeSet<Nid>) -> bool {
+        let Some(inode) = self.inode(ino) else { return false };
+        if ofs == XATTRS {
+            let free = inode.xattrs == NO_NODE;
+            if free {
+                self.set_inode(ino, &Inode { xattrs: nid, ..inode });
+                named.insert(nid);
+            }
+            return free;
+        }
+        let Some(way) = self.way_to(ofs).filter(|_| !inode.inline) else { return false };
+        let mut above = ino;
+        for (slot, step) in way {
+            let is_inode = above == ino;
+            let below = NodePage::child(&self.nodes[&above].bytes, is_inode, slot);
+            let there = self.files.get(&(ino, step)).copied();
+            let below = match (below, there) {
+                (NO_NODE, Some(there)) if !named.contains(&there) => there,
+                (NO_NODE, None) => match self.new_node(ino, step) {
+                    Some(made) => made,
+                    None => return false,
+                },
+                (NO_NODE, Some(_)) => return false,
+                (below, _) if step == ofs => return below == nid,
+                (below, _) => {
+                    above = below;
+                    continue;
+                }
+            };
+            NodePage::set_child(self.mend(above), is_inode, slot, below);
+            self.subtree(ino, (above, slot), step, named);
+            above = below;
+        }
+        above == nid
+    }
+
+    /// A node with a number that no other one has.
+    pub(super) fn new_node(&mut self, ino: Nid, ofs: u32) -> Option<Nid> {
+        let free = |nid: &Nid| {
+            self.nat[*nid as usize] == NatEntry::default()
+                && !self.nat_wrong.contains(nid)
+                && !self.nat_lost.contains(&(nid / crate::format::NAT_ENTRIES))
+        };
+        let nid = if ofs == 0 { ino } else { (1..self.layout.nids).rev().find(free)? };
+        let bytes = vec![0; self.layout.shape.page_bytes()];
+        self.put_node(
+            nid,
+            Found {
+                ino: if ofs == 0 { nid } else { ino },
+                ofs,
+                bytes,
+                changed: true,
+                doubtful: false,
+            },
+        );
+        self.set_nat(nid, NatEntry { ino, addr: Addr::NONE });
+        Some(nid)
+    }
+
+    /// Names ascend, values end within the page, and nothing is behind them.
+    fn look_at_xattrs(&mut self) {
+        let all: Vec<Nid> =
+            self.nodes.iter().filter(|(_, node)| node.ofs == XATTRS).map(|(nid, _)| *nid).collect();
+        for nid in all {
+            let body = NodePage::body(&self.nodes[&nid].bytes);
+            let number = |at: usize| usize::from(crate::format::get16(body, at));
+            let (mut at, mut count) = (2, 0u16);
+            let mut last: &[u8] = &[];
+            while usize::from(count) < number(0) {
+                let (name, value) = (number(at), number(at + 2));
+                let Some(found) = body.get(at + 4..at + 4 + name) else { break };
+                let ascends = found > last && (1..=255).contains(&name);
+                if !ascends || at + 4 + name + value > body.len() {
+                    break;
+                }
+                (last, count, at) = (found, count + 1, at + 4 + name + value);
+            }
+            let whole = usize::from(count) == number(0);
+            if !whole || body[at..].iter().any(|b| *b != 0) {
+                let of = self.nodes[&nid].ino;
+                let said = format!("{} of {} are whole", count, number(0));
+                self.wrong(cure::XATTRS, format!("extended attributes of file {of}: {said}"));
+                let body = NodePage::body_mut(self.mend(nid));
+                body[..2].copy_from_slice(&count.to_le_bytes());
+                body[at..].fill(0);
+            }
+        }
+    }
+
+    /// Whose each page is. Where two files name one page, or one that counts as garbage, the summary
+    /// says whose it is.
+    pub(super) fn claim_pages(&mut self) {
+        let mut order: Vec<(bool, Nid)> =
+            self.nodes.iter().map(|(nid, node)| (node.doubtful, *nid)).collect();
+        order.sort_unstable();
+        for (_, nid) in order {
+            let Some((first, count)) = self.names_pages(nid) else { continue };
+            let (ino, is_inode) = (self.nodes[&nid].ino, self.nodes[&nid].is_inode());
+            for slot in 0..count {
+                let addr = NodePage::addr(&self.nodes[&nid].bytes, is_inode, slot);
+                let owner = Owner { nid, slot };
+                if !addr.is_page() {
+                    continue;
+                }
+                let who = format!("page {} of file {ino}", first + u64::from(slot));
+                let lies = format!("{who} lies at page {}", addr.0);
+                let other = self.owners.get(&addr).copied();
+                let summed = self.layout.has(addr).then(|| self.summed(addr)).flatten();
+                let theirs = summed.is_some_and(|said| said != owner);
+                let why = match other {
+                    _ if !self.layout.has(addr) => format!("{who} lies at {}, nowhere", addr.0),
+                    Some(other) if other.slot != Owner::NODE && summed == Some(owner) => {
+                        self.wrong(
+                            cure::HOLE,
+                            format!("{lies}, as does one of node {}", other.nid),
+                        );
+                        self.make_hole(other);
+                        self.owners.insert(addr, owner);
+                        continue;
+                    }
+                    Some(other) => format!("{lies}, as does one of node {}", other.nid),
+                    None if theirs && self.counted(addr) == Some(false) => {
+                        format!("{lies}, which counts as garbage of somebody else")
+                    }
+                    None => {
+                        self.owners.insert(addr, owner);
+                        continue;
+                    }
+                };
+                self.wrong(cure::HOLE, why);
+                self.make_hole(owner);
+            }
+        }
+    }
+
+    /// Pages that each file takes, and what the checkpoint counts.
+    pub(super) fn compare_counts(&mut self) {
+        let inodes = self.inodes();
+        let (mut kept, mut pages) = (0, 0);
+        for ino in &inodes {
+            let mut inode = Inode::decode(&self.nodes[ino].bytes);
+            let named = self.pages_of(*ino);
+            kept += named.values().filter(|(addr, _)| *addr == Addr::KEPT).count() as u64;
+            pages += named.values().filter(|(addr, _)| addr.is_page()).count() as u64;
+            let found = named.len() as u64 + self.nodes_of(*ino).count() as u64;
+            if inode.pages != found {
+                let says = inode.pages;
+                self.wrong(cure::COUNT, format!("file {ino} counts {says} pages, and has {found}"));
+                inode.pages = found;
+                self.set_inode(*ino, &inode);
+            }
+            match is_dir(inode.mode) {
+                true => self.report.directories += 1,
+                false => self.report.files += 1,
+            }
+        }
+        (self.report.nodes, self.report.pages) = (self.nodes.len() as u64, pages);
+        self.kept = kept;
+        let pack = [
+            ("nodes", u64::from(self.pack.nodes), self.nodes.len() as u64),
+            ("files", u64::from(self.pack.files), inodes.len() as u64),
+            ("pages that room is kept for", self.pack.kept, kept),
+        ];
+        for (what, says, found) in pack {
+            if says != found {
+                let said = format!("the checkpoint counts {says} {what}; there are {found}");
+                self.wrong(cure::COUNT, said);
+            }
+        }
+        if !(1..self.layout.nids).contains(&self.pack.next_nid) {
+            let said = format!("the next node would have number {}", self.pack.next_nid);
+            self.wrong(cure::COUNT, said);
+        }
+    }
+}

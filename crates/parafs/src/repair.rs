@@ -1,0 +1,261 @@
+//! Writes what a check would have otherwise ([`Model`]).
+//!
+//! Owns: a repair from end to end. Promises: all of it is one checkpoint of a file system that was put
+//! together in memory, so a power cut leaves what was there or what is mended; a file that a name
+//! leads to keeps it; what has none gets one in /lost+found; fsyncs behind the checkpoint are taken as
+//! by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
+
+use crate::channels::{Channels, Schedule};
+use crate::error::{FsError, Result};
+use crate::format::{
+    Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, Owner, ROOT, SECTOR, SegmentEntry,
+};
+use crate::fs::{Fs, Options};
+use crate::fsck::{Model, Report};
+use crate::medium::Medium;
+use crate::mount::{self, Recovered};
+use crate::nat::Nat;
+use crate::nodes::{Dirty, Node, is_dir};
+use crate::recover::{self, Look};
+use crate::segments::{Segments, Use};
+use crate::state::{State, Step};
+use crate::{New, Time};
+use flashlane_base::mutant;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify};
+use std::sync::Arc;
+
+/// What a repair mends can show what else is broken: so often it is looked for.
+const ROUNDS: u32 = 4;
+/// The directory of files that had lost their names.
+const LOST_FOUND: &str = "lost+found";
+
+/// What a repair has come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repaired {
+    /// What was there.
+    pub before: Report,
+    /// What is there now.
+    pub after: Report,
+    /// fsyncs behind the checkpoint, where it was not unmounted.
+    pub recovered: Recovered,
+    /// Files and directories that have a name in /lost+found now.
+    pub found: u64,
+}
+
+/// Mends a file system that nobody has mounted. One without a problem is left as it is.
+///
+/// # Errors
+/// There is none; there is no room for what is to be written; the medium does not take it.
+pub async fn repair(cx: &Cx, medium: &Medium, now: Time) -> Result<Repaired> {
+    if let Some(why) = medium.refusal() {
+        return Err(FsError::Invalid(why));
+    }
+    let mut done = Repaired::default();
+    for round in 0..=ROUNDS {
+        let model = Model::look(cx, medium).await?;
+        done.after = model.report.clone();
+        if round == 0 {
+            done.before = model.report.clone();
+        }
+        if model.report.found == 0 || round == ROUNDS {
+            break;
+        }
+        write(cx, medium, model, now, &mut done).await?;
+    }
+    Ok(done)
+}
+
+async fn write(
+    cx: &Cx,
+    medium: &Medium,
+    m: Model<'_>,
+    now: Time,
+    done: &mut Repaired,
+) -> Result<()> {
+    if m.superblock_lost {
+        for copy in 0..mount::SUPERBLOCKS {
+            medium.write_meta(cx, copy, &m.sb.encode()).await?;
+            medium.flush(cx).await?;
+        }
+    }
+    let channels = Arc::new(Channels::new(Schedule::default(), m.layout, medium.clone()));
+    let fs = Fs {
+        medium: medium.clone(),
+        sb: m.sb.clone(),
+        options: Options::default(),
+        channels: channels.clone(),
+        state: Mutex::new(state(medium, channels, &m)?),
+        changed: Notify::new(),
+    };
+    let fs = Arc::new(fs);
+    if !m.pack.clean {
+        let how = if m.window_lost.is_empty() { Look::Repair } else { Look::Everywhere };
+        recover::roll_forward(cx, &fs, &m.pack, how, &mut done.recovered).await?;
+    }
+    for (dir, entry) in &m.entering {
+        fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
+    }
+    for ino in m.adopted.iter().filter(|_| !mutant!("parafs.repair-forgets")) {
+        done.found += u64::from(fs.adopt(cx, *ino, now).await?);
+    }
+    fs.unmount(cx).await?;
+    for number in &m.window_lost {
+        medium.write_meta(cx, m.layout.window + number, &[0; SECTOR]).await?;
+    }
+    medium.flush(cx).await
+}
+
+/// The segment table by what nodes name.
+fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Segments> {
+    let (layout, shape) = (m.layout, m.layout.shape);
+    let fresh = |entry: &SegmentEntry| SegmentEntry {
+        valid: SegmentEntry::empty(shape.segment_pages).valid,
+        ..entry.clone()
+    };
+    let mut entries: Vec<SegmentEntry> = m.segments.iter().map(fresh).collect();
+    let mut owners = vec![Vec::new(); entries.len()];
+    for (addr, owner) in &m.owners {
+        let (segment, page) = layout.segment_of(*addr);
+        entries[segment as usize].valid[page as usize / 8] |= 1 << (page % 8);
+        let owners: &mut Vec<Owner> = &mut owners[segment as usize];
+        owners.resize(page as usize + 1, Owner::default());
+        owners[page as usize] = *owner;
+    }
+    for (segment, kind) in &m.kinds {
+        entries[*segment as usize].kind = *kind;
+    }
+    // Nobody goes on where heads were: their ends may be wrong.
+    let heads = vec![Heads::default(); (shape.regions * HEADS) as usize];
+    let mut segments = Segments::load(layout, channels, entries, &heads)?;
+    segments.lanes = medium.lanes(&layout);
+    segments.compare(|segment| medium.written(&layout, segment));
+    segments.age = m.pack.age;
+    if !m.pack.clean && !mutant!("parafs.repair-overwrites") {
+        // What fsyncs have written is there until the checkpoint is durable.
+        let window: Vec<u32> = m.window.iter().copied().collect();
+        segments.seen(&window);
+    }
+    // What counted as valid, too, unless a table that says so of all leaves no room.
+    let counted = |segment: &u32| {
+        let is = segments.get(*segment);
+        is.used == Use::Free && m.segments[*segment as usize].valid.iter().any(|b| *b != 0)
+    };
+    let seen: Vec<u32> = (0..shape.segments()).filter(counted).collect();
+    let changed = m.nodes.values().filter(|node| node.changed).count() + m.dir_pages.len();
+    let needed = 2 * HEADS * shape.regions + changed as u32 / shape.segment_pages;
+    if segments.free() >= seen.len() as u32 + needed {
+        segments.seen(&seen);
+    }
+    for segment in 0..shape.segments() {
+        let is = &segments.get(segment).entry;
+        if !m.segments_known[segment as usize] || *is != m.segments[segment as usize] {
+            segments.changed.insert(segment);
+        }
+    }
+    segments.changed.extend(m.pack.sit.iter().map(|(segment, _)| *segment));
+    for segment in &m.unsummed {
+        segments.rewrite_owners(*segment, std::mem::take(&mut owners[*segment as usize]));
+    }
+    Ok(segments)
+}
+
+/// The file system in memory, with all that is to be written.
+fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<State> {
+    let mut nat = Nat::new(&m.layout, m.pack.nat.clone());
+    for sector in 0..m.layout.nat_sectors {
+        let first = (sector * NAT_ENTRIES) as usize;
+        let mut entries = m.nat[first..].iter().take(NAT_ENTRIES as usize).copied().collect();
+        Vec::resize(&mut entries, NAT_ENTRIES as usize, NatEntry::default());
+        nat.bring(sector, entries);
+    }
+    // What the checkpoint kept beside the table is older than what was mended.
+    for nid in m.nat_wrong.iter().copied().chain(m.pack.nat.iter().map(|(nid, _)| *nid)) {
+        nat.set(nid, m.nat[nid as usize]);
+    }
+    nat.changed.extend(m.nat_lost.iter().map(|sector| sector * NAT_ENTRIES));
+    // A number that was wrong may be one of a file that an fsync brings back.
+    nat.freed.extend(m.nat_wrong.iter().filter(|nid| m.nat[**nid as usize].ino == 0));
+    nat.next = m.pack.next_nid.clamp(1, m.layout.nids - 1);
+    nat.used = m.nat.iter().filter(|entry| entry.ino != 0).count() as u32;
+    let mut s = State::new(&m.sb, segments(medium, channels, m)?, nat);
+    s.version = m.pack.version;
+    s.nat_copies.clone_from(&m.pack.nat_copies);
+    s.sit_copies.clone_from(&m.pack.sit_copies);
+    // Tables that are mended are written, and not kept beside them.
+    s.journals = (0, 0);
+    s.files = m.nodes.values().filter(|node| node.is_inode()).count() as u32;
+    (s.generation, s.kept, s.recovering) = (m.pack.generation, m.kept, true);
+    s.orphans.clone_from(&m.orphans);
+    for (nid, node) in m.nodes.iter().filter(|(_, node)| node.changed) {
+        let inode = node.is_inode().then(|| Box::new(Inode::decode(&node.bytes)));
+        let (ino, ofs, bytes) = (node.ino, node.ofs, Arc::new(node.bytes.clone()));
+        s.new_nodes += u64::from(!m.nat[*nid as usize].addr.is_page());
+        let touched = s.tick();
+        let dirty = Dirty::Changed;
+        s.nodes.insert(*nid, Node { ino, ofs, bytes, inode, dirty, in_flight: 0, touched });
+        s.dirty_nodes.insert((ino, ofs), *nid);
+    }
+    for ((dir, index), content) in &m.dir_pages {
+        s.pages.change(*dir, *index, content.len()).copy_from_slice(content);
+    }
+    Ok(s)
+}
+
+impl State {
+    /// Puts an entry where its name is looked for. Where that is taken its file has one name less.
+    fn enter_anew(&mut self, dir: Nid, entry: &Dentry, now: Time) -> Step<()> {
+        if self.lookup(dir, &entry.name)?.is_some() {
+            return Ok(());
+        }
+        let room = self.room_in(dir, &entry.name)?;
+        self.enter(dir, room, entry, now)
+    }
+
+    /// Gives a file that has none a name in this directory; false where the file is gone.
+    fn adopt(&mut self, dir: Nid, ino: Nid, name: &[u8], now: Time) -> Step<bool> {
+        let kind = match self.inode(ino) {
+            Ok(inode) => (inode.mode >> 12) as u8,
+            Err(crate::state::Stop::Fail(_)) => return Ok(false),
+            Err(need) => return Err(need),
+        };
+        let room = self.room_in(dir, name)?;
+        self.inode(dir)?;
+        self.nat.pick(3)?;
+        self.enter(dir, room, &Dentry { name: name.to_vec(), ino, kind }, now)?;
+        let inode = self.inode_mut(ino)?;
+        (inode.parent, inode.name) = (dir, name.to_vec());
+        if is_dir(inode.mode) {
+            self.inode_mut(dir)?.links += 1;
+        }
+        Ok(true)
+    }
+}
+
+impl Fs {
+    /// A name beginning with this that nothing has in a directory.
+    async fn free_name(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &str) -> Result<String> {
+        let mut free = name.to_string();
+        let mut number = 0;
+        while self.with(cx, |s| s.lookup(dir, free.as_bytes())).await?.is_some() {
+            number += 1;
+            free = format!("{name}.{number}");
+        }
+        Ok(free)
+    }
+
+    async fn adopt(self: &Arc<Fs>, cx: &Cx, ino: Nid, now: Time) -> Result<bool> {
+        let there = self.with(cx, |s| s.lookup(ROOT, LOST_FOUND.as_bytes())).await?;
+        let dir = match there {
+            Some(found) if u16::from(found.kind) == 0o04 && found.ino != ino => found.ino,
+            _ => {
+                let name = self.free_name(cx, ROOT, LOST_FOUND).await?;
+                let (uid, gid) = self.with(cx, |s| s.inode(ROOT).map(|i| (i.uid, i.gid))).await?;
+                let new = New { mode: 0o040_700, uid, gid, ..New::default() };
+                self.with(cx, |s| s.create(ROOT, name.as_bytes(), &new, now)).await?.ino
+            }
+        };
+        let name = self.free_name(cx, dir, &format!("#{ino}")).await?;
+        self.with(cx, |s| s.adopt(dir, ino, name.as_bytes(), now)).await
+    }
+}
