@@ -244,7 +244,7 @@ impl Fs {
     }
 
     /// Deletes files without a name, and ends cuts that were begun.
-    pub(crate) async fn end_orphans(self: &Arc<Fs>, cx: &Cx) -> Result<u32> {
+    async fn end_orphans(self: &Arc<Fs>, cx: &Cx) -> Result<u32> {
         let orphans: Vec<Nid> = self.lock().orphans.iter().copied().collect();
         let mut deleted = 0;
         let page_bytes = self.sb.layout.shape.page_bytes() as u64;

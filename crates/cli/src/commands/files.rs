@@ -80,7 +80,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     if more > 0 {
         text += &format!("and {more} more\n");
     }
-    let would = if args.repair { "" } else { "--repair would " };
+    let would = if args.repair { "done: " } else { "--repair would " };
     for (cure, times) in &before.cures {
         text += &match times {
             1 => format!("{would}{cure}\n"),
