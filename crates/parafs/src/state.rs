@@ -80,6 +80,8 @@ pub(crate) struct State {
     pub(crate) orphans: BTreeSet<Nid>,
     /// Of those, the ones that are being cut short.
     pub(crate) cuts: BTreeSet<Nid>,
+    /// Files of which a cut failed: they may have pages behind their ends, and are not changed.
+    pub(crate) half_cut: BTreeSet<Nid>,
     /// Files that an fsync can't restore by itself: the next one takes a checkpoint.
     pub(crate) bound: BTreeSet<Nid>,
     /// Pages of files that go with the next checkpoint: first ones that have what was in the inode,
@@ -166,6 +168,7 @@ impl State {
             opens: BTreeMap::new(),
             orphans: BTreeSet::new(),
             cuts: BTreeSet::new(),
+            half_cut: BTreeSet::new(),
             bound: BTreeSet::new(),
             along: BTreeSet::new(),
             young: BTreeSet::new(),
@@ -248,9 +251,13 @@ impl State {
 
     /// Nobody cuts it short at the moment.
     pub(crate) fn uncut(&self, ino: Nid) -> Step<()> {
-        match self.cuts.contains(&ino) {
-            true => Err(Stop::Need(Need::Cut(ino))),
-            false => Ok(()),
+        match (self.cuts.contains(&ino), self.half_cut.contains(&ino)) {
+            (true, _) => Err(Stop::Need(Need::Cut(ino))),
+            (_, true) => {
+                let why = "a node of it can't be read: it could not be cut short, and can only be deleted";
+                Err(Stop::Fail(FsError::Io(why.into())))
+            }
+            _ => Ok(()),
         }
     }
 }

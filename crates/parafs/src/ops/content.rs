@@ -269,6 +269,7 @@ impl State {
     /// The end of a cut.
     pub(crate) fn cut_done(&mut self, ino: Nid) {
         self.cuts.remove(&ino);
+        self.half_cut.remove(&ino);
         if self.nodes.get(&ino).and_then(|n| n.inode.as_ref()).is_none_or(|i| i.links > 0) {
             self.orphans.remove(&ino);
         }
@@ -460,7 +461,18 @@ impl Fs {
                 })
                 .await;
         }
-        self.lock().cut_done(ino);
+        {
+            let mut s = self.lock();
+            match &outcome {
+                Ok(_) | Err(FsError::Stale) => s.cut_done(ino),
+                // What lies behind its end would come back when it grows. A mount tries again.
+                Err(_) if mutant!("parafs.half-cut-grows") => s.cut_done(ino),
+                Err(_) => {
+                    s.cuts.remove(&ino);
+                    s.half_cut.insert(ino);
+                }
+            }
+        }
         self.changed.wake(cx);
         outcome.map(drop)
     }

@@ -383,6 +383,7 @@ impl State {
         self.orphans.remove(&ino);
         self.cuts.remove(&ino);
         self.opens.remove(&ino);
+        self.half_cut.remove(&ino);
         self.young.remove(&ino);
         self.bound.remove(&ino);
         self.along.retain(|(of, _)| *of != ino);

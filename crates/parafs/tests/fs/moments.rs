@@ -300,6 +300,66 @@ fn a_read_that_fails_hides_nothing() {
     }
 }
 
+/// Nodes of a file that is cut short can't be read: what was behind its new end is not in it when it is
+/// long again, in this life or the next.
+#[test]
+fn a_cut_that_fails_brings_nothing_back() {
+    let mut failed = 0;
+    for reads in 0.. {
+        let device = ram(24, 1);
+        let (before, after) = (device.clone(), device.clone());
+        run(1, async move |cx| {
+            make(&cx, &before, 1).await;
+            let fs = mount(&cx, &before).await;
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            for page in (0..3000).step_by(100) {
+                fs.write(&cx, f, page * 4096, &[7; 4096], now(&cx)).await.expect("room");
+            }
+            fs.unmount(&cx).await.expect("it is written");
+        });
+        let (was_read, was_cut) = run(2, async move |cx| {
+            let slow = Slow::new(device);
+            let medium = Medium::Linear(slow.clone());
+            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            *slow.unread.lock() = Some(reads);
+            let cut = fs.truncate(&cx, f, 1000, now(&cx)).await;
+            let was_read = slow.unread.lock().take().is_none();
+            let size = fs.attributes(&cx, f).await.expect("it is there").size;
+            if size > 1000 {
+                // It has not begun.
+                assert!(cut.is_err());
+                return (was_read, false);
+            }
+            let grown = fs.truncate(&cx, f, 3000 * 4096, now(&cx)).await;
+            assert!(cut.is_err() || grown.is_ok(), "{cut:?}, {grown:?}");
+            let mut all = vec![1; 3000 * 4096];
+            let n = fs.read(&cx, f, 0, &mut all).await.expect("it is read");
+            assert!(n <= 1000 || all[1000..n].iter().all(|b| *b == 0), "{cut:?}, {grown:?}");
+            fs.unmount(&cx).await.expect("it is written");
+            (was_read, true)
+        });
+        if !was_cut {
+            continue;
+        }
+        failed += u32::from(was_read);
+        run(3, async move |cx| {
+            let fs = mount(&cx, &after).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            fs.truncate(&cx, f, 3000 * 4096, now(&cx)).await.expect("there is room");
+            let mut all = vec![1; 3000 * 4096];
+            fs.read(&cx, f, 0, &mut all).await.expect("it is read");
+            assert!(all[4096..].iter().all(|b| *b == 0), "read {reads} failed");
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &after).await;
+        });
+        if !was_read {
+            assert!(failed > 1, "{failed} reads failed");
+            return;
+        }
+    }
+}
+
 /// A device of which some requests take long, or fail.
 struct Slow {
     ram: Arc<Ram>,

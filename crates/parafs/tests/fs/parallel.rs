@@ -323,3 +323,25 @@ fn what_is_never_changed_moves_to_worn_blocks_in_idle_time() {
     assert!(stats.wear_victims > 0, "{stats:?}");
     assert!(least + 20 > most, "{least} to {most} erases: {stats:?}");
 }
+
+/// A page goes out for one fsync, and changes meanwhile: another one is not done with what has gone out.
+#[test]
+fn an_fsync_waits_for_what_has_changed_on_the_way() {
+    run(1, async move |cx| {
+        let ssd = device(2, 1, 120);
+        let (fs, _) = made(&cx, &ssd, quiet()).await;
+        let file = create(&cx, &fs, ROOT, "file", FILE).await.ino;
+        fs.write(&cx, file, 0, &[1; 2 * 8192], now(&cx)).await.expect("there is room");
+        fs.sync(&cx).await.expect("it is taken");
+        fs.write(&cx, file, 0, &[2; 8192], now(&cx)).await.expect("there is room");
+        let (other, theirs) = (fs.clone(), cx.clone());
+        cx.spawn(async move { other.fsync(&theirs, file, true).await.expect("it is taken") });
+        // A program takes 500 us.
+        cx.sleep(Ns::from_us(100)).await;
+        fs.write(&cx, file, 0, &[3; 2 * 8192], now(&cx)).await.expect("there is room");
+        fs.fsync(&cx, file, true).await.expect("it is taken");
+        drop(fs);
+        let (fs, _) = cut(&cx, &ssd).await;
+        assert_eq!(content(&cx, &fs, file).await, [3; 2 * 8192]);
+    });
+}
