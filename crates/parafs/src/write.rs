@@ -130,6 +130,13 @@ impl State {
             || moved_parent)
     }
 
+    /// A page that was to go with a checkpoint is dirty: what names it may name a place where nothing was
+    /// written.
+    fn has_left_along(&self, ino: Nid) -> bool {
+        let mut along = self.along.range((ino, 0)..=(ino, u64::MAX));
+        along.any(|(ino, index)| self.pages.is_dirty(*ino, *index)) && !mutant!("parafs.left-along")
+    }
+
     /// Gives the changed nodes of a file places, as one batch.
     fn begin_batch(&mut self, ino: Nid, data_only: bool) -> Step<Vec<(Nid, Sent)>> {
         let dirty: Vec<(u32, Nid)> = self
@@ -359,6 +366,11 @@ impl Fs {
         }
         let mut tries = 0;
         loop {
+            // A checkpoint had a page of it on the way, and could not write it.
+            if self.lock().has_left_along(ino) {
+                self.write_range(cx, ino, 0..u64::MAX).await?;
+                continue;
+            }
             // Nodes must not be there before the pages that they name, or these would be lost, and
             // older ones with them.
             if self.lock().unflushed.contains_key(&ino) && !mutant!("parafs.fsync-unordered") {
@@ -374,7 +386,8 @@ impl Fs {
                 .with(cx, |s| {
                     let late = s.unflushed.contains_key(&ino);
                     let late = late && !mutant!("parafs.fsync-unordered");
-                    if s.checkpointing || s.syncing.contains(&ino) || late {
+                    let left = s.has_left_along(ino);
+                    if s.checkpointing || s.syncing.contains(&ino) || late || left {
                         return Ok(None);
                     }
                     if s.is_bound(ino)? {

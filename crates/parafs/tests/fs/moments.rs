@@ -300,6 +300,45 @@ fn a_read_that_fails_hides_nothing() {
     }
 }
 
+/// The last page of a file goes with a checkpoint, and can't be written there: an fsync that comes
+/// meanwhile does not name the place.
+#[test]
+fn an_fsync_names_no_page_that_a_checkpoint_could_not_write() {
+    let mut failed = 0;
+    for writes in 0..40 {
+        let device = ram(12, 1);
+        let before = device.clone();
+        let done = run(1, async move |cx| {
+            make(&cx, &before, 1).await;
+            let slow = Slow::new(before);
+            let medium = Medium::Linear(slow.clone());
+            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.write(&cx, f, 0, &[9; 3 * 4096], now(&cx)).await.expect("room");
+            fs.sync(&cx).await.expect("it is written");
+            fs.truncate(&cx, f, 5000, now(&cx)).await.expect("it is shorter");
+            *slow.fails.lock() = Some(writes);
+            let (other, theirs) = (fs.clone(), cx.clone());
+            cx.spawn(async move { drop(other.checkpoint(&theirs).await) });
+            cx.sleep(Ns::from_us(1)).await;
+            let done = fs.fsync(&cx, f, false).await;
+            (done.is_ok(), slow.fails.lock().is_none())
+        });
+        failed += u32::from(done == (true, true));
+        device.power_cut(Keep::Oldest);
+        run(2, async move |cx| {
+            let fs = mount(&cx, &device).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            let all = content(&cx, &fs, f).await;
+            assert!(all.iter().all(|b| *b == 9), "write {writes} failed");
+            assert!(all.len() == 5000 || !done.0, "{} bytes, write {writes} failed", all.len());
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+        });
+    }
+    assert!(failed > 1, "{failed} writes failed");
+}
+
 /// Nodes of a file that is cut short can't be read: what was behind its new end is not in it when it is
 /// long again, in this life or the next.
 #[test]
