@@ -262,6 +262,13 @@ fn nodes_that_a_mount_makes_have_numbers_of_their_own() {
 /// take an older checkpoint, and does not leave an fsync out.
 #[test]
 fn a_read_that_fails_hides_nothing() {
+    hides_nothing(&["old", "f"]);
+    // Nothing behind the checkpoint tells of it.
+    hides_nothing(&["old"]);
+}
+
+/// The last of these was made durable by an fsync, if there are two.
+fn hides_nothing(names: &'static [&'static str]) {
     let mut refused = 0;
     for reads in 0.. {
         let device = ram(7, 1);
@@ -271,8 +278,10 @@ fn a_read_that_fails_hides_nothing() {
             let fs = mount(&cx, &before).await;
             create(&cx, &fs, ROOT, "old", FILE).await;
             fs.sync(&cx).await.expect("it is written");
-            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
-            fs.fsync(&cx, f, false).await.expect("it is written");
+            for name in &names[1..] {
+                let f = create(&cx, &fs, ROOT, name, FILE).await.ino;
+                fs.fsync(&cx, f, false).await.expect("it is written");
+            }
         });
         device.power_cut(Keep::Oldest);
         let (was_read, was_refused) = run(2, async move |cx| {
@@ -286,14 +295,14 @@ fn a_read_that_fails_hides_nothing() {
                 Ok((fs, _)) => fs,
                 Err(_) => Fs::mount(&cx, medium, small()).await.expect("it is mounted").0,
             };
-            for name in ["old", "f"] {
+            for name in names {
                 let found = fs.lookup(&cx, ROOT, name.as_bytes()).await;
                 assert!(found.is_ok(), "{name} is gone when read {reads} fails");
             }
             (was_read, refused)
         });
         if !was_read {
-            assert!(reads > 60 && refused > 5, "{reads} reads, {refused} were refused");
+            assert!(reads > 60 && refused > 2, "{reads} reads, {refused} were refused");
             return;
         }
         refused += u32::from(was_refused);
