@@ -365,6 +365,8 @@ impl Segments {
             let s = &mut self.all[segment as usize];
             s.entry.kind = heat as u8;
             (s.owners, s.asked) = (Some(Vec::new()), true);
+            // A checkpoint may name the head before anything here is valid.
+            self.changed.insert(segment);
             self.heads[at].open.push((segment, 0));
         }
         // The PU that has least to do with this head's pages.
