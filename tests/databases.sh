@@ -112,12 +112,7 @@ parafs_begins() {
     : >ready
     "$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
     server=$!
-    for _ in $(seq 200); do
-        grep -q "^ready $dir/mnt$" ready && return
-        sleep 0.05
-    done
-    echo "FAIL  it is not mounted: $(cat said)"
-    exit 1
+    says_ready "$dir/mnt"
 }
 parafs_makes() {
     good "$case: a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=8 --set geometry.chunks_per_pu=64

@@ -45,8 +45,12 @@ begin() {
     : >ready # an earlier server said so, too
     "$bin" serve my.img --target db --fuse-file disk --nbd unix:db.sock --null-latency "$@" >ready 2>said </dev/null &
     server=$!
+    says_ready fuse:disk
+}
+# says_ready WHAT: it says so within ten seconds, or the script ends.
+says_ready() {
     for _ in $(seq 200); do
-        grep -q '^ready fuse:disk$' ready && return
+        grep -q "^ready $1\$" ready && return
         sleep 0.05
     done
     echo "FAIL  the server is not ready: $(cat said)"

@@ -3,7 +3,7 @@
 //! Owns: what belongs to one, in which order it goes to the medium, what is free behind it.
 //! Promises: it is the file system at one moment, between two operations; others go on while it is
 //! written; if it is cut short the one before counts, and nothing that that one needs was changed.
-//! Never: writes pages of files.
+//! Never: writes pages of files, but those without which it would say too much (rule 10).
 //!
 //! The order: dirty directories and nodes to new places, summaries, the other copies of changed
 //! sectors of the tables, head and body; a flush; the foot; a flush. The packs take turns. Only then

@@ -317,19 +317,7 @@ impl Calls {
         self.queue.put(call);
     }
 
-    /// Answers, when what is left of a deletion is done.
-    fn end_delete(&self, reply: ReplyEmpty, what: Result<Deleted, FsError>) {
-        match what {
-            Ok(deleted) if deleted.is_done() => reply.ok(),
-            Ok(left) => {
-                let work = move |fs: Arc<Fs>, cx| async move { fs.end_delete(&cx, left).await };
-                self.go(reply, work, done);
-            }
-            Err(e) => reply.error(errno(&e)),
-        }
-    }
-
-    /// The same, if it can't be done at once on this thread.
+    /// The same, where it can't be done at once on this thread.
     fn go_at_once<R, T, F, W>(
         &self,
         reply: R,
@@ -346,6 +334,18 @@ impl Calls {
             Some(Ok(done)) => answer(reply, done, &self.fs),
             Some(Err(e)) => reply.fails(errno(&e)),
             None => self.go(reply, work, answer),
+        }
+    }
+
+    /// Answers, when what is left of a deletion is done.
+    fn end_delete(&self, reply: ReplyEmpty, what: Result<Deleted, FsError>) {
+        match what {
+            Ok(deleted) if deleted.is_done() => reply.ok(),
+            Ok(left) => {
+                let work = move |fs: Arc<Fs>, cx| async move { fs.end_delete(&cx, left).await };
+                self.go(reply, work, done);
+            }
+            Err(e) => reply.error(errno(&e)),
         }
     }
 

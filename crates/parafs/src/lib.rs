@@ -6,8 +6,8 @@
 //! Owns: what lies on the medium ([`mod@format`], docs/PARAFS.md), a mounted file system ([`Fs`]) and its
 //! operations, mkfs, recovery, cleaning. Promises: what fsync and sync have acknowledged is there
 //! behind a crash; an operation on names is there whole or not at all; damage is an error with its
-//! place. Never: knows who calls (FUSE, a workload, a test); reads a clock: callers say what time it
-//! is.
+//! place. Never: knows who calls (FUSE, a workload, a test); reads a wall clock: callers say what time
+//! it is. The runtime's clock tells how long something took, and when nobody has asked for long.
 //!
 //! Start reading at `state.rs` (what is in memory, and how an operation is done), then `fs.rs`,
 //! `ops`, `write.rs`, `checkpoint.rs`, `recover.rs`, `clean.rs`. The paper's three techniques are in

@@ -277,7 +277,7 @@ fn a_mount_behind_a_cut_reads_no_more_than_it_has_to() {
 
 /// 16 GiB.
 #[test]
-#[ignore = "minutes"]
+#[ignore = "20 seconds, and as much memory as a device of 16 GiB takes"]
 fn a_mount_of_sixteen_gibibytes_takes_less_than_a_second() {
     let (time, found) = mount_time(256);
     println!("{time} us: {found:?}");
