@@ -161,6 +161,8 @@ pub struct Actor {
     /// Whether an operation was refused, or had no room.
     pub refused: bool,
     read_only: bool,
+    /// It does not know what a file holds.
+    blind: bool,
     open: BTreeMap<u32, u32>,
     rng: Rng,
 }
@@ -255,6 +257,7 @@ impl Actor {
             ends: false,
             refused: false,
             read_only: false,
+            blind: false,
             open: BTreeMap::new(),
             rng,
         }
@@ -341,7 +344,7 @@ impl Actor {
         self.apply(op).await?;
         // What was asked for is not done; what is known of it holds.
         let names = matches!(asked, BlockOp::Discard);
-        self.ends &= names || self.read_only;
+        self.ends &= names || self.read_only || self.blind;
         self.aim.iter().for_each(|aim| aim.host(&self.cx, asked, fua, true));
         Ok(())
     }
@@ -556,7 +559,11 @@ impl Actor {
         }
         match halves(&self.cx, &self.fs, ino, self.gap).await {
             Ok(now) => self.becomes(ino, |content| *content = now),
-            Err(e) => return self.told(op, &Err(e)).map(drop),
+            Err(e) => {
+                // What a later fsync would make durable is not known.
+                self.blind = true;
+                self.told(op, &Err(e))?;
+            }
         }
         Ok(())
     }
