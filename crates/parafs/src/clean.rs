@@ -139,13 +139,20 @@ impl State {
         Ok(Moved::Page(ino, index))
     }
 
+    /// Valid pages that there is room to move when `kept` free segments stay. A page takes its place, and
+    /// with the checkpoint those of a node and an inode; what is dirty already goes with that, too.
+    pub(crate) fn movable(&self, kept: u32) -> u64 {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
+        free.saturating_sub(self.dirty_nodes.len() as u64) / 3
+    }
+
     /// For each region that has less than its share of `wanted` free segments, those that are cleaned
     /// soonest: as many as there is room to move their pages to. Where no such region has any, the
     /// one of all that is.
     fn victims(&self, wanted: u32) -> Vec<Vec<u32>> {
         let share = wanted.div_ceil(self.layout.shape.regions);
-        let pages = u64::from(self.layout.shape.segment_pages);
-        let mut room = u64::from(self.segments.free().saturating_sub(1)) * pages / 2;
+        let mut room = self.movable(1);
         let mut all = Vec::new();
         for region in 0..self.layout.shape.regions {
             if self.segments.free_of(region) >= share {
