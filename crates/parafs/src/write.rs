@@ -62,7 +62,6 @@ impl State {
         // Cleaning goes on where nobody else may, and a checkpoint where no cleaning may: it frees
         // what was won.
         let kept = match by {
-            By::Cleaner if mutant!("parafs.cleaner-keeps-none") => 1,
             By::Cleaner => self.free_for_nodes() + 2,
             By::Anybody => self.free_for_nodes() + 4,
             By::IdleCleaner => self.free_min(),
@@ -260,8 +259,13 @@ impl Fs {
                     // The file was deleted meanwhile.
                     Err(Stop::Fail(FsError::Stale)) => {}
                     Err(Stop::Fail(e)) => outcome = Err(e),
+                    // Whoever brings it may wait for these. Meanwhile others have taken what was free:
+                    // what lacks is asked anew.
+                    Err(Stop::Need(_)) if !writes.is_empty() && !mutant!("parafs.need-of-old") => {
+                        outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
+                        continue;
+                    }
                     Err(Stop::Need(need)) => {
-                        // Whoever brings it may wait for these.
                         outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
                         match (need, by) {
                             (Need::Room { .. }, By::Cleaner | By::IdleCleaner) => {

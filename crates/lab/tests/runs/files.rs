@@ -323,3 +323,23 @@ fn the_example_shows_what_two_cleaners_cost() {
     let faster = files(alone).calls_per_second / files(above).calls_per_second;
     assert!(faster > 1.1, "{faster}");
 }
+
+/// Fifty writers that each wait for writes before they take what was free: a checkpoint has room all the
+/// same, so that cleaning goes on.
+#[test]
+fn writers_that_wait_leave_room_for_the_checkpoint() {
+    let sets = [
+        "device.geometry.channels=8",
+        "device.geometry.chunks_per_pu=128",
+        "target.0.cache_pages=65536",
+        "target.0.dirty_pages=16384",
+        "workload.0.nfiles=1000",
+        "workload.0.filesize=128KiB",
+        "workload.0.nthreads=50",
+        "workload.0.written=700MiB",
+    ];
+    let report = ran(SMALL, &sets);
+    let (run, files) = good(&report);
+    assert_eq!(run.failed, 0, "{}", report.to_text());
+    assert!(files.file_system["foreground_victims"] > 100, "{}", report.to_text());
+}
