@@ -5,11 +5,10 @@
 
 use super::numbers::{Report, RunReport};
 use crate::histogram::LatencyNs;
-use crate::personality::{Checked, Work};
+use crate::personality::{CallKind, Checked, Work};
 use crate::words::{aligned, aligned_left, grouped, row, short};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Ns};
-use flashlane_files::Kind;
 use flashlane_parafs::Stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use std::collections::BTreeMap;
 pub struct FilesReport {
     /// Calls per second, skips apart.
     pub calls_per_second: f64,
-    /// By Filebench's word, those that its personalities have.
+    /// By word, those that its programs have.
     pub calls: BTreeMap<&'static str, CallReport>,
     /// Files that were made before, and their bytes.
     pub prepared_files: u64,
@@ -61,7 +60,7 @@ fn ratio(part: u64, of: u64) -> Option<f64> {
 impl FilesReport {
     /// With what its users wrote and the medium programmed, in sectors, and the time that it took.
     pub(super) fn of(work: &Work, written: u64, programmed: u64, time: Ns) -> FilesReport {
-        let calls = Kind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
+        let calls = CallKind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
             let report = CallReport {
                 count: record.latency.count() + record.failed,
                 failed: record.failed,
@@ -90,7 +89,7 @@ impl FilesReport {
     }
 
     /// Calls of a kind.
-    pub fn call(&self, kind: Kind) -> CallReport {
+    pub fn call(&self, kind: CallKind) -> CallReport {
         self.calls.get(kind.word()).copied().unwrap_or_default()
     }
 }
@@ -105,7 +104,7 @@ pub(super) fn calls(report: &Report) -> Option<Vec<Vec<String>>> {
     let head =
         ["call", "", "calls", "per s", "mean", "p50", "p99", "p99.9", "max", "failed", "skipped"];
     let mut rows = vec![row(head)];
-    for kind in Kind::ALL {
+    for kind in CallKind::ALL {
         for r in &report.runs {
             let call = r.files.as_ref().map(|files| files.call(kind)).unwrap_or_default();
             if call.count + call.skipped == 0 {
