@@ -7,6 +7,7 @@
 use super::document::Section;
 use crate::personality::mobibench::Mobibench;
 use crate::personality::postmark::Postmark;
+use crate::personality::ycsb::{Mix, Ycsb};
 use crate::personality::{FileJob, Program, Until};
 use flashlane_base::{Bytes, Ns};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
@@ -143,6 +144,7 @@ enum Word {
     Filebench(Personality),
     Postmark,
     Mobibench,
+    Ycsb,
 }
 
 /// A workload of the shape `files = "fileserver"`.
@@ -154,6 +156,7 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
         ("proxyserver", Word::Filebench(Personality::Webproxy)),
         ("postmark", Word::Postmark),
         ("mobibench", Word::Mobibench),
+        ("ycsb", Word::Ycsb),
     ];
     let words: Vec<(&str, Word)> = known.into_iter().chain(more).collect();
     let word = s.word("files", &words);
@@ -163,6 +166,7 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
         }
         Word::Postmark => ("postmark", Program::Postmark(read_postmark(s))),
         Word::Mobibench => ("mobibench", Program::Mobibench(read_mobibench(s))),
+        Word::Ycsb => ("ycsb", Program::Ycsb(read_ycsb(s))),
     };
     let own = match program {
         Program::Postmark(_) => Some("transactions"),
@@ -255,6 +259,42 @@ fn read_mobibench(s: &Section<'_>) -> Mobibench {
     }
     read
 }
+
+/// By YCSB's words, and InnoDB's for the store.
+fn read_ycsb(s: &Section<'_>) -> Ycsb {
+    let of = Ycsb::default();
+    let mut read = Ycsb {
+        mix: s.word("workload", &Mix::ALL).unwrap_or(of.mix),
+        records: s.number("recordcount", 2, RECORDS_MAX).unwrap_or(of.records),
+        record: size(s, "recordsize", of.record, Bytes::new(8), Bytes::from_kib(4)),
+        threads: s.number("nthreads", 1, THREADS_MAX.into()).map_or(of.threads, |n| n as u32),
+        // Fewer pages might not do for all threads; less log not for what they write at a time.
+        pool: size(s, "buffer_pool", of.pool, Bytes::from_mib(4), Bytes::from_gib(16)),
+        log: size(s, "redo_log", of.log, Bytes::from_mib(4), SIZE_MAX),
+        doublewrite: s.flag("doublewrite").unwrap_or(of.doublewrite),
+        ..of
+    };
+    if let Some(constant) = s.float("zipfian_constant") {
+        let milli = (constant * 1_000.0).round();
+        match (1.0..1_000.0).contains(&milli) {
+            true => read.zipfian_milli = milli as u32,
+            false => s.complain("zipfian_constant", "`zipfian_constant` is from 0.001 to 0.999"),
+        }
+    }
+    if read.record.get() % 8 != 0 {
+        let says = format!("`recordsize` is {}, no multiple of 8 bytes", read.record);
+        s.complain("recordsize", says);
+        read.record = of.record;
+    }
+    if read.log.get() % 512 != 0 {
+        s.complain("redo_log", format!("`redo_log` is {}, no multiple of 512 bytes", read.log));
+        read.log = of.log;
+    }
+    read
+}
+
+/// Each is remembered.
+const RECORDS_MAX: u64 = 100_000_000;
 
 /// When it is over; a program may have a key of its own for that.
 fn read_until(s: &Section<'_>, own: Option<&str>) -> Until {

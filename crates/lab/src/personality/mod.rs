@@ -1,8 +1,9 @@
-//! Programs that work on files, in virtual time: Filebench's personalities, Postmark, Mobibench.
+//! Programs that work on files, in virtual time: Filebench's personalities and others.
 //!
 //! Owns: a file system that is made for a run ([`Files`]), Filebench's set of files, threads as
 //! tasks that work without a pause, what came of each kind of call ([`Work`]). The other programs
-//! have files of their own: `postmark.rs`, `mobibench.rs`. Promises: every byte that
+//! have files of their own: `postmark.rs`,
+//! `mobibench.rs`, `ycsb.rs` with its store. Promises: every byte that
 //! is read is compared with what was written; the same seed gives the same run; a file system that
 //! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
 //! which layers are below.
@@ -14,6 +15,8 @@ mod blocks;
 mod contents;
 pub mod mobibench;
 pub mod postmark;
+mod store;
+pub mod ycsb;
 
 use crate::experiment::FileSystem;
 use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
@@ -37,6 +40,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use ycsb::Ycsb;
 
 /// When a job ends; the first that comes about counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -66,6 +70,7 @@ pub enum Program {
     Filebench(Settings),
     Postmark(Postmark),
     Mobibench(Mobibench),
+    Ycsb(Ycsb),
 }
 
 impl FileJob {
@@ -74,7 +79,13 @@ impl FileJob {
             Program::Filebench(settings) => settings.threads,
             Program::Postmark(_) => 1,
             Program::Mobibench(settings) => settings.threads,
+            Program::Ycsb(settings) => settings.threads,
         }
+    }
+
+    /// Tasks beside its threads: a store's cleaner.
+    fn helpers(&self) -> u32 {
+        matches!(self.program, Program::Ycsb(_)).into()
     }
 
     /// Pages of the files that are there at first, with their nodes, and of folders.
@@ -88,6 +99,7 @@ impl FileJob {
             }
             Program::Postmark(settings) => settings.first_pages(page),
             Program::Mobibench(settings) => settings.first_pages(page),
+            Program::Ycsb(settings) => settings.first_pages(page),
         }
     }
 }
@@ -97,48 +109,83 @@ impl FileJob {
 pub enum CallKind {
     /// By Filebench's words.
     Files(Kind),
-    /// Part of a file.
+    /// Part of a file, or a record.
     Read,
     Write,
+    /// Of records.
+    Update,
+    Insert,
+    Scan,
+    ReadModifyWrite,
+    /// What a store does to its files; these are no calls of its users.
+    PageRead,
+    PageWrite,
+    DoubleWrite,
+    RedoWrite,
+    RedoSync,
 }
+
+/// Those that are not Filebench's, with their words.
+const OTHERS: [(CallKind, &str); 11] = [
+    (CallKind::Read, "read"),
+    (CallKind::Write, "write"),
+    (CallKind::Update, "update"),
+    (CallKind::Insert, "insert"),
+    (CallKind::Scan, "scan"),
+    (CallKind::ReadModifyWrite, "readmodifywrite"),
+    (CallKind::PageRead, "pageread"),
+    (CallKind::PageWrite, "pagewrite"),
+    (CallKind::DoubleWrite, "doublewrite"),
+    (CallKind::RedoWrite, "redowrite"),
+    (CallKind::RedoSync, "redosync"),
+];
+const KINDS: usize = Kind::ALL.len() + OTHERS.len();
 
 impl CallKind {
     /// In the order of results.
-    pub const ALL: [CallKind; Kind::ALL.len() + 2] = {
-        let mut all = [CallKind::Write; Kind::ALL.len() + 2];
+    pub const ALL: [CallKind; KINDS] = {
+        let mut all = [CallKind::Read; KINDS];
         let mut i = 0;
-        while i < Kind::ALL.len() {
-            all[i] = CallKind::Files(Kind::ALL[i]);
+        while i < KINDS {
+            all[i] = match i < Kind::ALL.len() {
+                true => CallKind::Files(Kind::ALL[i]),
+                false => OTHERS[i - Kind::ALL.len()].0,
+            };
             i += 1;
         }
-        all[i] = CallKind::Read;
         all
     };
 
     pub fn word(self) -> &'static str {
         match self {
             CallKind::Files(kind) => kind.word(),
-            CallKind::Read => "read",
-            CallKind::Write => "write",
+            other => OTHERS[other.index() - Kind::ALL.len()].1,
         }
     }
 
     fn index(self) -> usize {
-        match self {
-            CallKind::Files(kind) => kind as usize,
-            CallKind::Read => Kind::ALL.len(),
-            CallKind::Write => Kind::ALL.len() + 1,
-        }
+        CallKind::ALL.iter().position(|kind| *kind == self).expect("all are listed")
+    }
+
+    /// Whether it is a program's own, and no call of its users.
+    pub fn is_inner(self) -> bool {
+        use CallKind::{DoubleWrite, PageRead, PageWrite, RedoSync, RedoWrite};
+        matches!(self, PageRead | PageWrite | DoubleWrite | RedoWrite | RedoSync)
     }
 
     /// What it is for those who count requests.
     fn op(self) -> Option<BlockOp> {
         match self {
-            CallKind::Files(Kind::ReadWhole) | CallKind::Read => Some(BlockOp::Read),
+            CallKind::Files(Kind::ReadWhole) | CallKind::Read | CallKind::Scan => {
+                Some(BlockOp::Read)
+            }
             CallKind::Files(Kind::WriteWhole | Kind::Append | Kind::AppendLog)
-            | CallKind::Write => Some(BlockOp::Write),
+            | CallKind::Write
+            | CallKind::Update
+            | CallKind::Insert
+            | CallKind::ReadModifyWrite => Some(BlockOp::Write),
             CallKind::Files(Kind::Fsync) => Some(BlockOp::Flush),
-            CallKind::Files(_) => None,
+            _ => None,
         }
     }
 }
@@ -479,6 +526,7 @@ enum Set {
     Filebench { tree: Tree, rotation: RefCell<Rotation> },
     Postmark(RefCell<postmark::Set>),
     Mobibench(RefCell<mobibench::Set>),
+    Ycsb(ycsb::Set),
 }
 
 /// Those of a job that is this far down in the plan.
@@ -514,6 +562,7 @@ impl Job {
                 let set = mobibench::Set::new(settings, seed);
                 (Set::Mobibench(set.into()), 0, (PIECE, PIECE))
             }
+            Program::Ycsb(settings) => (Set::Ycsb(ycsb::Set::new(settings)), 0, (PIECE, PIECE)),
         };
         Job {
             index,
@@ -613,6 +662,7 @@ impl Bench {
             Set::Filebench { tree, .. } => self.prepare_tree(cx, job, tree, folder).await,
             Set::Postmark(set) => postmark::prepare(self, cx, job, set, folder).await,
             Set::Mobibench(set) => mobibench::prepare(self, cx, job, set, folder).await,
+            Set::Ycsb(set) => ycsb::prepare(self, cx, job, set, folder).await,
         };
         done.map_err(&what)?;
         self.written.set(0);
@@ -671,7 +721,7 @@ impl Bench {
         let mut threads: Vec<Join<()>> = Vec::new();
         let begin = cx.now();
         for job in &self.jobs {
-            for number in 0..job.asked.threads() {
+            for number in 0..job.asked.threads() + job.asked.helpers() {
                 let cx = cx.on_core(CoreId(threads.len() as u32 % cx.cores()));
                 let (me, job) = (self.clone(), job.clone());
                 let end = job.asked.until.runtime.map(|time| begin + time);
@@ -704,6 +754,7 @@ impl Bench {
             }
             Set::Postmark(set) => postmark::thread(self, cx, job, set, end).await,
             Set::Mobibench(set) => mobibench::thread(self, cx, job, set, number, end).await,
+            Set::Ycsb(set) => ycsb::thread(self, cx, job, set, number, end).await,
         }
     }
 
@@ -799,6 +850,14 @@ impl Bench {
             self.look("run", job.asked.until.ops);
         }
         ok
+    }
+
+    /// A program has done something to its files that is no call of its users.
+    fn inner(&self, cx: &Cx, kind: CallKind, bytes: u64, start: Ns) {
+        let mut calls = self.calls.borrow_mut();
+        let record = &mut calls[kind.index()];
+        record.latency.record((cx.now() - start).as_ns());
+        record.bytes += bytes;
     }
 
     /// There was no file for a call.

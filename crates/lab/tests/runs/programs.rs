@@ -1,4 +1,4 @@
-//! Postmark and Mobibench on ParaFS, as `flashlane run` executes them.
+//! Postmark, Mobibench and YCSB on ParaFS, as `flashlane run` executes them.
 //!
 //! Owns: that their words mean what they say, in calls and bytes; the same seed gives the same
 //! numbers; what can't be is refused, and with which remedy. Promises: small devices, seconds at
@@ -15,10 +15,12 @@ fn with(workload: &str) -> String {
 const POSTMARK: &str = "files = \"postmark\"\nnumber = 500\ntransactions = 3000\n";
 const MOBIBENCH: &str =
     "files = \"mobibench\"\nnthreads = 4\nfilesize = \"4MiB\"\nread_percent = 25\nops = 4000\n";
+const YCSB: &str = "files = \"ycsb\"\nrecordcount = 10000\nnthreads = 8\n\
+                    buffer_pool = \"4MiB\"\nredo_log = \"4MiB\"\nops = 12000\n";
 
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for text in [POSTMARK, MOBIBENCH] {
+    for text in [POSTMARK, MOBIBENCH, YCSB] {
         let text = with(text);
         let (one, same) = (ran(&text, &[]), ran(&text, &[]));
         assert_eq!(one.to_json(), same.to_json());
@@ -121,6 +123,72 @@ fn mobibench_writes_a_share_of_the_capacity() {
     assert!(report.to_text().contains("nothing wrong"), "{}", report.to_text());
 }
 
+/// Half of the calls are updates, each durable before it is answered; the pool is a third of the
+/// table, so pages come and go, and the log's ring is gone round.
+#[test]
+fn a_store_writes_as_innodb_does() {
+    let report = ran(&with(YCSB), &[]);
+    let (run, files) = good(&report);
+    let call = |word: &str| files.calls.get(word).copied().unwrap_or_default();
+    let (read, update) = (call("read"), call("update"));
+    assert_eq!((read.count + update.count, run.requests), (12_000, 12_000));
+    assert!((5_700..6_300).contains(&update.count), "{}", update.count);
+    assert_eq!((read.bytes, update.bytes), (read.count << 10, update.count << 10));
+    assert_eq!((run.bytes_read, run.bytes_written), (read.bytes, update.bytes));
+    // Those that wait share an fsync, and nobody is answered without one.
+    let syncs = call("redosync");
+    assert!(syncs.count * 8 >= update.count && syncs.count < update.count, "{:?}", files.calls);
+    assert!(update.latency_ns.mean > syncs.latency_ns.mean, "{:?}", files.calls);
+    assert!(call("redowrite").bytes > update.bytes);
+    // A batch is written twice, and each page once by itself.
+    let (pages, double) = (call("pagewrite"), call("doublewrite"));
+    assert!(pages.count > 0 && pages.bytes == pages.count << 14, "{:?}", files.calls);
+    assert_eq!(double.bytes, pages.bytes);
+    assert!(call("pageread").count > 100 && call("pageread").bytes == call("pageread").count << 14);
+    // Each batch has an fsync of both files and one of the checkpoint.
+    assert_eq!(files.file_system["fsyncs"], syncs.count + 3 * double.count);
+    let inner: u64 = ["pageread", "pagewrite", "redowrite"].iter().map(|w| call(w).bytes).sum();
+    assert!(inner > update.bytes);
+    let rate = 12_000.0 * 1e9 / run.runtime_ns as f64;
+    assert!((files.calls_per_second / rate - 1.0).abs() < 1e-6, "{}", files.calls_per_second);
+    let single = ran(&with(YCSB), &["workload.0.doublewrite=false"]);
+    let (_, files) = good(&single);
+    assert!(!files.calls.contains_key("doublewrite") && files.calls["pagewrite"].count > 0);
+    // All of it in memory: nothing is read twice.
+    let large = ran(&with(YCSB), &["workload.0.buffer_pool=64MiB"]);
+    assert!(good(&large).1.calls["pageread"].count <= 10_000 / 14 + 2);
+}
+
+/// The mixes of YCSB's core workloads.
+#[test]
+fn each_workload_of_ycsb_has_its_mix() {
+    for (word, often, seldom, percent) in [
+        ("b", "read", "update", 95),
+        ("c", "read", "update", 100),
+        ("d", "read", "insert", 95),
+        ("e", "scan", "insert", 95),
+        ("f", "read", "readmodifywrite", 50),
+    ] {
+        let set = format!("workload.0.workload={word}");
+        let report = ran(&with(YCSB), &[&set, "workload.0.ops=3000"]);
+        let (_, files) = good(&report);
+        let count = |word: &str| files.calls.get(word).map_or(0, |call| call.count);
+        assert_eq!(count(often) + count(seldom), 3_000, "{word}");
+        assert!(count(often).abs_diff(30 * percent) < 100, "{word}: {:?}", files.calls);
+        assert_eq!(count("redosync") > 0, percent < 100, "{word}");
+        if word == "e" {
+            // From 1 to 100 records, of which there are enough but at the end.
+            let mean = files.calls["scan"].bytes / count("scan") >> 10;
+            assert!((45..56).contains(&mean), "{mean}");
+        }
+    }
+    // Pages are divided, up to the root: what is read afterwards is checked.
+    let sets = ["workload.0.workload=d", "workload.0.recordcount=200", "workload.0.ops=30000"];
+    let report = ran(&with(YCSB), &sets);
+    let (_, files) = good(&report);
+    assert!(files.calls["insert"].count > 1_400 && files.calls["pagewrite"].count > 0);
+}
+
 #[test]
 fn what_can_not_be_is_refused_with_a_remedy() {
     let refused = |text: &str, set: &str, parts: &[&str]| {
@@ -149,11 +217,24 @@ fn what_can_not_be_is_refused_with_a_remedy() {
     ] {
         refused(MOBIBENCH, set, parts);
     }
+    for (set, parts) in [
+        ("workload.0.workload=g", &["`workload`", "a, b, c"][..]),
+        ("workload.0.recordsize=5KiB", &["`recordsize`", "4 KiB"]),
+        ("workload.0.recordsize=12B", &["no multiple of 8"]),
+        ("workload.0.buffer_pool=1MiB", &["`buffer_pool`", "from 4 MiB"]),
+        ("workload.0.redo_log=1MiB", &["`redo_log`", "from 4 MiB"]),
+        ("workload.0.zipfian_constant=1.0", &["from 0.001 to 0.999"]),
+        ("workload.0.operationcount=1", &["unknown key `operationcount`"]),
+    ] {
+        refused(YCSB, set, parts);
+    }
     refused("files = \"postmark\"\n", "run.seed=1", &["nothing says when it ends", "transactions"]);
     refused("files = \"mobibench\"\n", "run.seed=1", &["nothing says when it ends"]);
-    for (text, set) in
-        [(POSTMARK, "workload.0.number=100000"), (MOBIBENCH, "workload.0.filesize=60MiB")]
-    {
+    for (text, set) in [
+        (POSTMARK, "workload.0.number=100000"),
+        (MOBIBENCH, "workload.0.filesize=60MiB"),
+        (YCSB, "workload.0.recordcount=200000"),
+    ] {
         let says = tried(&with(text), &[set]).err().expect("no room").to_string();
         assert!(says.contains("has room for"), "{says}");
     }
