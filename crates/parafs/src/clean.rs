@@ -58,7 +58,7 @@ impl State {
 
     /// Free segments from which on cleaners of regions begin: each region has one more to write to.
     fn free_low(&self) -> u32 {
-        let spare = self.layout.shape.segments() - self.segments_for_users();
+        let spare = self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
         self.free_min() + self.layout.shape.regions.min(spare / 8)
     }
 
@@ -72,14 +72,15 @@ impl State {
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
     /// more than a part of a second.
     fn is_due(&self, dirty_nodes: usize) -> bool {
-        let reserve = self.layout.shape.segments() - self.segments_for_users();
+        let reserve =
+            self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
         let pages = reserve / 8 * self.layout.shape.segment_pages;
         let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
         self.dirty_nodes.len() > dirty_nodes.min(pages as usize) || self.batch_nodes > found
     }
 
     fn segments_for_users(&self) -> u32 {
-        (self.capacity / u64::from(self.layout.shape.segment_pages)) as u32
+        (self.capacity() / u64::from(self.layout.shape.segment_pages)) as u32
     }
 
     /// Whose the valid pages of a segment are.

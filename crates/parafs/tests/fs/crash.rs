@@ -42,13 +42,17 @@ fn flash_that_fails_keeps_what_was_durable() {
 /// are these lives.
 #[test]
 fn what_failed_once_is_good() {
-    let once: [(&Files, u64, u64, u64); 3] = [
+    let once: [(&Files, u64, u64, u64); 6] = [
         // Idle cleaning made more nodes dirty than a checkpoint had room for.
         (&FILES[0], 4_295_017_369, 100, 8),
         // A file could not be looked up behind a failed write, and a later fsync counted.
         (&FILES[1], 17_179_871_305, 25, 6),
         // A superblock that could be read at the second try was "no file system".
         (&FILES[1], 42_949_673_726, 25, 3),
+        // Blocks that had failed were counted as room.
+        (&FILES[1], 4_294_968_397, 100, 2),
+        (&FILES[1], 25_769_805_305, 100, 5),
+        (&FILES[1], 4_294_969_034, 100, 9),
     ];
     for (files, seed, effort, lives) in once {
         let plan = Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() };
