@@ -271,11 +271,11 @@ fn read_mobibench(s: &Section<'_>) -> Mobibench {
         read_percent: s.number("read_percent", 0, 100).unwrap_or(of.read_percent),
         fsync: s.number("fsync", 0, u64::MAX).unwrap_or(of.fsync),
     };
-    if read.io.get() % 512 != 0 {
+    if !read.io.get().is_multiple_of(512) {
         s.complain("iosize", format!("`iosize` is {}, no multiple of 512 bytes", read.io));
         read.io = of.io;
     }
-    if read.size.get() % read.io.get() != 0 {
+    if !read.size.get().is_multiple_of(read.io.get()) {
         let says = format!("`filesize` is {}, no multiple of `iosize`, {}", read.size, read.io);
         s.complain(if s.has("filesize") { "filesize" } else { "iosize" }, says);
         read.size = of.size;
@@ -305,12 +305,21 @@ fn read_ycsb(s: &Section<'_>) -> Ycsb {
             false => s.complain("zipfian_constant", "`zipfian_constant` is from 0.001 to 0.999"),
         }
     }
-    if read.record.get() % 8 != 0 {
+    let least = Bytes::from_kib(128 * u64::from(read.threads));
+    if read.pool < least {
+        let says = format!(
+            "`buffer_pool` is {}, and {} threads need {least}: 8 pages each",
+            read.pool, read.threads
+        );
+        s.complain(if s.has("buffer_pool") { "buffer_pool" } else { "nthreads" }, says);
+        read.pool = least;
+    }
+    if !read.record.get().is_multiple_of(8) {
         let says = format!("`recordsize` is {}, no multiple of 8 bytes", read.record);
         s.complain("recordsize", says);
         read.record = of.record;
     }
-    if read.log.get() % 512 != 0 {
+    if !read.log.get().is_multiple_of(512) {
         s.complain("redo_log", format!("`redo_log` is {}, no multiple of 512 bytes", read.log));
         read.log = of.log;
     }

@@ -526,7 +526,7 @@ enum Set {
     Filebench { tree: Tree, rotation: RefCell<Rotation> },
     Postmark(RefCell<postmark::Set>),
     Mobibench(RefCell<mobibench::Set>),
-    Ycsb(ycsb::Set),
+    Ycsb(Box<ycsb::Set>),
 }
 
 /// Those of a job that is this far down in the plan.
@@ -562,7 +562,9 @@ impl Job {
                 let set = mobibench::Set::new(settings, seed);
                 (Set::Mobibench(set.into()), 0, (PIECE, PIECE))
             }
-            Program::Ycsb(settings) => (Set::Ycsb(ycsb::Set::new(settings)), 0, (PIECE, PIECE)),
+            Program::Ycsb(settings) => {
+                (Set::Ycsb(ycsb::Set::new(settings).into()), 0, (PIECE, PIECE))
+            }
         };
         Job {
             index,

@@ -93,6 +93,8 @@ struct State {
     /// By when they were used.
     order: BTreeMap<u64, u32>,
     ticks: u64,
+    /// Frames with changes that are not in the table file.
+    dirty: usize,
     loading: BTreeSet<u32>,
     /// Of each page that is in the table file the lsn that it was written with.
     written: Vec<u64>,
@@ -248,7 +250,10 @@ impl State {
         if frame.writing {
             frame.again.get_or_insert(from);
         }
-        frame.oldest.get_or_insert(from);
+        if frame.oldest.is_none() {
+            frame.oldest = Some(from);
+            self.dirty += 1;
+        }
     }
 
     /// Puts so many bytes for a record into the log.
@@ -291,10 +296,6 @@ impl State {
                 return;
             }
         }
-    }
-
-    fn dirty(&self) -> usize {
-        self.frames.values().filter(|frame| frame.oldest.is_some()).count()
     }
 }
 
@@ -429,17 +430,11 @@ impl Store {
     }
 
     async fn read(&self, bench: &Bench, cx: &Cx, job: &Job, number: u32) -> Result<(), FsError> {
-        loop {
-            let room = {
-                let mut s = self.s.borrow_mut();
-                let fits = |s: &State| s.frames.len() + s.loading.len() <= self.shape.pool;
-                while !fits(&s) && evict(&mut s) {}
-                fits(&s)
-            };
-            if room {
-                break;
+        {
+            let mut s = self.s.borrow_mut();
+            while s.frames.len() + s.loading.len() > self.shape.pool {
+                evict(&mut s);
             }
-            self.write_pages(bench, cx, job, false).await?;
         }
         let start = cx.now();
         let mut bytes = vec![0; PAGE];
@@ -546,8 +541,11 @@ impl Store {
         loop {
             let lacks = {
                 let mut s = self.s.borrow_mut();
-                // What the log has beyond the last checkpoint has to stay.
-                if s.lsn + bytes - s.checkpoint > self.shape.log * 7 / 8 {
+                // What the log has beyond the last checkpoint has to stay. Half of the pool is for
+                // pages that are read, or threads would take them from each other for ever.
+                if s.lsn + bytes - s.checkpoint > self.shape.log * 7 / 8
+                    || s.dirty >= self.shape.pool / 2
+                {
                     None
                 } else {
                     let new = n == u32::MAX;
@@ -572,7 +570,7 @@ impl Store {
             };
             match lacks {
                 Some(number) => self.bring(bench, cx, job, number).await?,
-                None => self.write_pages(bench, cx, job, true).await?,
+                None => self.write_pages(bench, cx, job).await?,
             }
         }
         let lsn = self.s.borrow().lsn;
@@ -629,31 +627,23 @@ impl Store {
         Ok(())
     }
 
-    /// Writes some pages that have changed: those with the oldest changes, or those that were used
-    /// longest ago. One at a time does that; whoever comes meanwhile waits for it.
-    async fn write_pages(
-        &self,
-        bench: &Bench,
-        cx: &Cx,
-        job: &Job,
-        oldest: bool,
-    ) -> Result<(), FsError> {
+    /// Writes the pages with the oldest changes. One at a time does that; whoever comes meanwhile
+    /// waits for it.
+    async fn write_pages(&self, bench: &Bench, cx: &Cx, job: &Job) -> Result<(), FsError> {
         if self.s.borrow().pages_busy {
             return self.wait(cx, |s| !s.pages_busy).await;
         }
         self.s.borrow_mut().pages_busy = true;
-        let done = self.write_batch(bench, cx, job, oldest).await;
+        let done = self.write_batch(bench, cx, job).await;
         self.s.borrow_mut().pages_busy = false;
         self.changed.wake(cx);
         self.seen(cx, done)
     }
 
     /// Copies of the pages that are to be written.
-    fn copies(&self, oldest: bool) -> Vec<Copy> {
+    fn copies(&self) -> Vec<Copy> {
         let mut s = self.s.borrow_mut();
-        let by = |(number, frame): (&u32, &Frame)| {
-            frame.oldest.map(|lsn| (if oldest { lsn } else { frame.used }, *number))
-        };
+        let by = |(number, frame): (&u32, &Frame)| frame.oldest.map(|lsn| (lsn, *number));
         let mut chosen: Vec<(u64, u32)> = s.frames.iter().filter_map(by).collect();
         chosen.sort_unstable();
         chosen.truncate(BATCH);
@@ -669,14 +659,8 @@ impl Store {
         copies
     }
 
-    async fn write_batch(
-        &self,
-        bench: &Bench,
-        cx: &Cx,
-        job: &Job,
-        oldest: bool,
-    ) -> Result<(), FsError> {
-        let copies = self.copies(oldest);
+    async fn write_batch(&self, bench: &Bench, cx: &Cx, job: &Job) -> Result<(), FsError> {
+        let copies = self.copies();
         let lsn = copies.iter().map(|copy| copy.lsn).max().unwrap_or(0);
         if !mutant!("lab.page-before-log") {
             self.commit(bench, cx, job, lsn).await?;
@@ -709,6 +693,7 @@ impl Store {
                 s.written[copy.number as usize] = copy.lsn;
                 let frame = s.frames.get_mut(&copy.number).expect("it was kept");
                 (frame.writing, frame.oldest) = (false, frame.again.take());
+                s.dirty -= usize::from(frame.oldest.is_none());
             }
             let oldest = s.frames.values().filter_map(|frame| frame.oldest).min();
             (s.checkpoint / BLOCK % 2, oldest.unwrap_or(s.lsn))
@@ -734,11 +719,11 @@ impl Store {
         while goes_on() && self.s.borrow().failed.is_none() {
             let due = {
                 let s = self.s.borrow();
-                // Half of the ring; half of the pool.
-                s.lsn - s.checkpoint > self.shape.log / 2 || s.dirty() > self.shape.pool / 2
+                // Before those who change something have to wait.
+                s.lsn - s.checkpoint > self.shape.log / 2 || s.dirty > self.shape.pool * 3 / 8
             };
             match due {
-                true => self.write_pages(bench, cx, job, true).await?,
+                true => self.write_pages(bench, cx, job).await?,
                 false => cx.sleep(CLEAN_EVERY).await,
             }
         }
@@ -750,16 +735,11 @@ impl Store {
 const CLEAN_EVERY: Ns = Ns::from_ms(1);
 
 /// Forgets the page that was used longest ago, of those that are in the table file.
-fn evict(s: &mut State) -> bool {
-    let is_free = |number: &u32| {
-        let frame = &s.frames[number];
-        frame.oldest.is_none() && !frame.writing
-    };
-    let Some(number) = s.order.values().copied().find(|number| is_free(number)) else {
-        return false;
-    };
+fn evict(s: &mut State) {
+    let is_clean = |number: &u32| s.frames[number].oldest.is_none();
+    let found = s.order.values().copied().find(is_clean);
+    let number = found.expect("half of the pool is clean, and there are fewer threads than that");
     if let Some(frame) = s.frames.remove(&number) {
         s.order.remove(&frame.used);
     }
-    true
 }

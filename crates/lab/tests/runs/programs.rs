@@ -178,7 +178,7 @@ fn each_workload_of_ycsb_has_its_mix() {
         assert_eq!(count("redosync") > 0, percent < 100, "{word}");
         if word == "e" {
             // From 1 to 100 records, of which there are enough but at the end.
-            let mean = files.calls["scan"].bytes / count("scan") >> 10;
+            let mean = files.calls["scan"].bytes / 1_024 / count("scan");
             assert!((45..56).contains(&mean), "{mean}");
         }
     }
@@ -222,6 +222,7 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         ("workload.0.recordsize=5KiB", &["`recordsize`", "4 KiB"]),
         ("workload.0.recordsize=12B", &["no multiple of 8"]),
         ("workload.0.buffer_pool=1MiB", &["`buffer_pool`", "from 4 MiB"]),
+        ("workload.0.nthreads=50", &["50 threads need 6.25 MiB", "8 pages each"]),
         ("workload.0.redo_log=1MiB", &["`redo_log`", "from 4 MiB"]),
         ("workload.0.zipfian_constant=1.0", &["from 0.001 to 0.999"]),
         ("workload.0.operationcount=1", &["unknown key `operationcount`"]),
