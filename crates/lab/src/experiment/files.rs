@@ -1,13 +1,16 @@
 //! File systems on targets, and the workloads for them.
 //!
-//! Owns: the keys of a file system ([`FileSystem`]) and of a personality of Filebench, by
-//! Filebench's own words. Promises: a number that can't be is a complaint with its range. Never:
+//! Owns: the keys of a file system ([`FileSystem`]), and those of the programs that work on files, by
+//! their own words. Promises: a number that can't be is a complaint with its range. Never:
 //! makes a file system, or a file.
 
 use super::document::Section;
 use super::policy::Policy;
 use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
-use crate::personality::{FileJob, Until};
+use crate::personality::mobibench::Mobibench;
+use crate::personality::postmark::Postmark;
+use crate::personality::ycsb::{Mix, Ycsb};
+use crate::personality::{FileJob, Program, Until};
 use flashlane_base::{Bytes, Geometry, Ns};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
 use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Schedule};
@@ -159,23 +162,67 @@ const JOURNAL_MOST: u64 = 680;
 /// A year: longer runs are a mistake.
 const RUNTIME_MAX: Ns = Ns::from_secs(365 * 86_400);
 
+/// A program, as `files` names it.
+#[derive(Clone, Copy)]
+enum Word {
+    Filebench(Personality),
+    Postmark,
+    Mobibench,
+    Ycsb,
+}
+
 /// A workload of the shape `files = "fileserver"`.
 pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
-    let known = Personality::ALL.map(|personality| (personality.word(), personality));
-    // As `flashlane filebench` has it.
-    let also = [("proxyserver", Personality::Webproxy)];
-    let words: Vec<(&str, Personality)> = known.into_iter().chain(also).collect();
-    let personality = s.word("files", &words);
-    let of = Settings::of(personality.unwrap_or(Personality::Fileserver));
-    let size = |key: &str, default: Bytes| {
-        let given: Bytes = s.parsed(key).unwrap_or(default);
-        if given.get() == 0 || given.get() > SIZE_MAX.get() {
-            s.complain(key, format!("`{key}` is {given}, it must be from 1 byte to {SIZE_MAX}"));
-            return default;
+    let known =
+        Personality::ALL.map(|personality| (personality.word(), Word::Filebench(personality)));
+    let more = [
+        // As `flashlane filebench` has it.
+        ("proxyserver", Word::Filebench(Personality::Webproxy)),
+        ("postmark", Word::Postmark),
+        ("mobibench", Word::Mobibench),
+        ("ycsb", Word::Ycsb),
+    ];
+    let words: Vec<(&str, Word)> = known.into_iter().chain(more).collect();
+    let word = s.word("files", &words);
+    let (default, program) = match word.unwrap_or(Word::Filebench(Personality::Fileserver)) {
+        Word::Filebench(personality) => {
+            (personality.word(), Program::Filebench(read_filebench(s, personality)))
         }
-        given
+        Word::Postmark => ("postmark", Program::Postmark(read_postmark(s))),
+        Word::Mobibench => ("mobibench", Program::Mobibench(read_mobibench(s))),
+        Word::Ycsb => ("ycsb", Program::Ycsb(read_ycsb(s))),
     };
-    let settings = Settings {
+    let own = match program {
+        Program::Postmark(_) => Some("transactions"),
+        _ => None,
+    };
+    let until = read_until(s, own);
+    let name = s.text("name").map(str::to_string);
+    let default = || match index {
+        0 => default.to_string(),
+        n => format!("{default}{n}"),
+    };
+    let name = name.unwrap_or_else(default);
+    word.map(|_| FileJob { name, program, until })
+}
+
+/// A size from `least` to `most`.
+fn size(s: &Section<'_>, key: &str, default: Bytes, least: Bytes, most: Bytes) -> Bytes {
+    let given: Bytes = s.parsed(key).unwrap_or(default);
+    if given < least || given > most {
+        s.complain(key, format!("`{key}` is {given}, it must be from {least} to {most}"));
+        return default;
+    }
+    given
+}
+
+const BYTE: Bytes = Bytes::new(1);
+
+/// By Filebench's words.
+fn read_filebench(s: &Section<'_>, personality: Personality) -> Settings {
+    let of = Settings::of(personality);
+    let size = |key: &str, default: Bytes| size(s, key, default, BYTE, SIZE_MAX);
+    Settings {
         files: s.number("nfiles", 1, FILES_MAX).unwrap_or(of.files),
         mean: size("filesize", of.mean),
         width: s.number("meandirwidth", 1, WIDTH_MAX).unwrap_or(of.width),
@@ -184,17 +231,132 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
         io: size("iosize", of.io),
         there_percent: s.number("prealloc", 0, 100).unwrap_or(of.there_percent),
         ..of
+    }
+}
+
+/// By Postmark's words: `set bias read` is `bias_read` here.
+fn read_postmark(s: &Section<'_>) -> Postmark {
+    let of = Postmark::default();
+    let size = |key: &str, default: Bytes| size(s, key, default, BYTE, SIZE_MAX);
+    let mut read = Postmark {
+        number: s.number("number", 1, FILES_MAX).unwrap_or(of.number),
+        size_low: size("size_low", of.size_low),
+        size_high: size("size_high", of.size_high),
+        subdirectories: s.number("subdirectories", 0, FOLDERS_MAX).unwrap_or(of.subdirectories),
+        bias_read: s.number("bias_read", 0, 10).unwrap_or(of.bias_read),
+        bias_create: s.number("bias_create", 0, 10).unwrap_or(of.bias_create),
+        read: size("read", of.read),
+        write: size("write", of.write),
+        fsync: s.flag("fsync").unwrap_or(of.fsync),
+        transactions: s.number("transactions", 1, u64::MAX),
     };
-    let until = Until {
+    if read.size_low > read.size_high {
+        let says = format!(
+            "`size_low` is {}, more than `size_high`, {}: give both",
+            read.size_low, read.size_high
+        );
+        s.complain(if s.has("size_low") { "size_low" } else { "size_high" }, says);
+        read.size_low = read.size_high;
+    }
+    read
+}
+
+/// By words like Filebench's: Mobibench's own are letters.
+fn read_mobibench(s: &Section<'_>) -> Mobibench {
+    let of = Mobibench::default();
+    let mut read = Mobibench {
+        threads: s.number("nthreads", 1, THREADS_MAX.into()).map_or(of.threads, |n| n as u32),
+        size: size(s, "filesize", of.size, BYTE, SIZE_MAX),
+        io: size(s, "iosize", of.io, Bytes::new(512), Bytes::from_kib(64)),
+        read_percent: s.number("read_percent", 0, 100).unwrap_or(of.read_percent),
+        fsync: s.number("fsync", 0, u64::MAX).unwrap_or(of.fsync),
+    };
+    if !read.io.get().is_multiple_of(512) {
+        s.complain("iosize", format!("`iosize` is {}, no multiple of 512 bytes", read.io));
+        read.io = of.io;
+    }
+    if !read.size.get().is_multiple_of(read.io.get()) {
+        let says = format!("`filesize` is {}, no multiple of `iosize`, {}", read.size, read.io);
+        s.complain(if s.has("filesize") { "filesize" } else { "iosize" }, says);
+        read.size = of.size;
+        read.io = of.io;
+    }
+    read
+}
+
+/// By YCSB's words, and InnoDB's for the store.
+fn read_ycsb(s: &Section<'_>) -> Ycsb {
+    let of = Ycsb::default();
+    let mut read = Ycsb {
+        mix: s.word("workload", &Mix::ALL).unwrap_or(of.mix),
+        records: s.number("recordcount", 2, RECORDS_MAX).unwrap_or(of.records),
+        record: size(s, "recordsize", of.record, Bytes::new(8), Bytes::from_kib(4)),
+        threads: s.number("nthreads", 1, THREADS_MAX.into()).map_or(of.threads, |n| n as u32),
+        // Fewer pages might not do for all threads; less log not for what they write at a time.
+        pool: size(s, "buffer_pool", of.pool, Bytes::from_mib(4), Bytes::from_gib(16)),
+        log: size(s, "redo_log", of.log, Bytes::from_mib(4), SIZE_MAX),
+        doublewrite: s.flag("doublewrite").unwrap_or(of.doublewrite),
+        ..of
+    };
+    if let Some(constant) = s.float("zipfian_constant") {
+        let milli = (constant * 1_000.0).round();
+        match (1.0..1_000.0).contains(&milli) {
+            true => read.zipfian_milli = milli as u32,
+            false => s.complain("zipfian_constant", "`zipfian_constant` is from 0.001 to 0.999"),
+        }
+    }
+    let least = Bytes::from_kib(128 * u64::from(read.threads));
+    if read.pool < least {
+        let says = format!(
+            "`buffer_pool` is {}, and {} threads need {least}: 8 pages each",
+            read.pool, read.threads
+        );
+        s.complain(if s.has("buffer_pool") { "buffer_pool" } else { "nthreads" }, says);
+        read.pool = least;
+    }
+    if !read.record.get().is_multiple_of(8) {
+        let says = format!("`recordsize` is {}, no multiple of 8 bytes", read.record);
+        s.complain("recordsize", says);
+        read.record = of.record;
+    }
+    if !read.log.get().is_multiple_of(512) {
+        s.complain("redo_log", format!("`redo_log` is {}, no multiple of 512 bytes", read.log));
+        read.log = of.log;
+    }
+    read
+}
+
+/// Each is remembered.
+const RECORDS_MAX: u64 = 100_000_000;
+
+/// When it is over; a program may have a key of its own for that.
+fn read_until(s: &Section<'_>, own: Option<&str>) -> Until {
+    let mut until = Until {
         ops: s.number("ops", 1, u64::MAX),
         runtime: s.parsed("runtime"),
-        written: s.parsed("written"),
+        ..Until::default()
     };
-    if !["ops", "runtime", "written"].iter().any(|key| s.has(key)) {
+    match s.text("written").and_then(|text| text.strip_suffix('%')) {
+        Some(percent) => match percent.trim().parse() {
+            Ok(percent @ 1..=WRITTEN_MAX) => until.written_percent = Some(percent),
+            _ => s.complain(
+                "written",
+                format!(
+                    "`written` is a size like \"1GiB\", or from 1% to {WRITTEN_MAX}% of what files can \
+                     have"
+                ),
+            ),
+        },
+        None => until.written = s.parsed("written"),
+    }
+    if !["ops", "runtime", "written"].into_iter().chain(own).any(|key| s.has(key)) {
+        let or = own.map_or(String::new(), |own| format!(", `{own} = 100000`"));
         s.complain(
             "files",
-            "nothing says when it ends: give it `runtime = \"60s\"`, `written = \"1GiB\"` (by its \
-             threads) or `ops = 100000`",
+            format!(
+                "nothing says when it ends: give it `runtime = \"60s\"`, `written = \"1GiB\"` (by its \
+                 threads){or} or `ops = 100000`"
+            ),
         );
     }
     if until.runtime.is_some_and(|time| time == Ns::ZERO || time > RUNTIME_MAX) {
@@ -203,14 +365,12 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
     if until.written.is_some_and(|bytes| bytes.get() == 0) {
         s.complain("written", "`written = \"0\"` is reached at once: leave it out or give a size");
     }
-    let name = s.text("name").map(str::to_string);
-    let default = || match index {
-        0 => settings.personality.word().to_string(),
-        n => format!("{}{n}", settings.personality.word()),
-    };
-    let name = name.unwrap_or_else(default);
-    Some(FileJob { name, settings: Settings { personality: personality?, ..settings }, until })
+    until
 }
 
+/// A thousand times over.
+const WRITTEN_MAX: u64 = 100_000;
+/// Each is remembered.
+const FOLDERS_MAX: u64 = 100_000;
 /// As wide as varmail's, whose files all lie in one folder.
 const WIDTH_MAX: u64 = 1_000_000;

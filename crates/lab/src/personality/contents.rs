@@ -59,6 +59,12 @@ impl Contents {
         Contents { seed, files: vec![File::default(); files] }
     }
 
+    /// One more file, that is not there yet.
+    pub(super) fn add(&mut self) -> usize {
+        self.files.push(File::default());
+        self.files.len() - 1
+    }
+
     /// A file is made anew, and empty.
     pub(super) fn create(&mut self, file: usize) {
         let file = &mut self.files[file];

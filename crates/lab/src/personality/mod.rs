@@ -1,7 +1,9 @@
-//! Personalities of Filebench on a file system, in virtual time.
+//! Programs that work on files, in virtual time: Filebench's personalities and others.
 //!
-//! Owns: a file system that is made for a run ([`Files`]), the set of files, threads as tasks that
-//! work on it without a pause, what came of each kind of call ([`Work`]). Promises: every byte that
+//! Owns: a file system that is made for a run ([`Files`]), Filebench's set of files, threads as
+//! tasks that work without a pause, what came of each kind of call ([`Work`]). The other programs
+//! have files of their own: `postmark.rs`,
+//! `mobibench.rs`, `ycsb.rs` with its store. Promises: every byte that
 //! is read is compared with what was written; the same seed gives the same run; a file system that
 //! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
 //! which layers are below.
@@ -9,7 +11,12 @@
 //! A call costs the host what submitting a request does (`host.submit`). Folders are looked up
 //! once, when they are made, as a kernel's cache of names would have them; files at each call.
 
+mod blocks;
 mod contents;
+pub mod mobibench;
+pub mod postmark;
+mod store;
+pub mod ycsb;
 
 use crate::experiment::FileSystem;
 use crate::files::PAGE_SECTORS;
@@ -26,11 +33,14 @@ use flashlane_parafs::{
     Fs, FsError, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, check, mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
+use mobibench::Mobibench;
+use postmark::Postmark;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use ycsb::Ycsb;
 
 /// When a job ends; the first that comes about counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,14 +52,148 @@ pub struct Until {
     /// Bytes that its threads have written.
     #[serde(rename = "written_bytes")]
     pub written: Option<Bytes>,
+    /// The same, in percent of what files can have.
+    pub written_percent: Option<u64>,
 }
 
-/// A personality with its numbers; the seed is the run's.
+/// A program with its numbers; the seed is the run's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileJob {
     pub name: String,
-    pub settings: Settings,
+    pub program: Program,
     pub until: Until,
+}
+
+/// What works on files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    Filebench(Settings),
+    Postmark(Postmark),
+    Mobibench(Mobibench),
+    Ycsb(Ycsb),
+}
+
+impl FileJob {
+    pub fn threads(&self) -> u32 {
+        match &self.program {
+            Program::Filebench(settings) => settings.threads,
+            Program::Postmark(_) => 1,
+            Program::Mobibench(settings) => settings.threads,
+            Program::Ycsb(settings) => settings.threads,
+        }
+    }
+
+    /// Tasks beside its threads: a store's cleaner.
+    fn helpers(&self) -> u32 {
+        matches!(self.program, Program::Ycsb(_)).into()
+    }
+
+    /// Pages of the files that are there at first, with their nodes, and of folders.
+    fn first_pages(&self, seed: u64, index: usize, page: u64) -> u64 {
+        match &self.program {
+            Program::Filebench(settings) => {
+                let tree = Tree::draw(&seeded(settings, seed, index));
+                let there = tree.files.iter().chain(&tree.log).filter(|file| file.there);
+                let pages: u64 = there.map(|file| 1 + file.bytes.div_ceil(page)).sum();
+                pages + 2 * tree.folders.len() as u64
+            }
+            Program::Postmark(settings) => settings.first_pages(page),
+            Program::Mobibench(settings) => settings.first_pages(page),
+            Program::Ycsb(settings) => settings.first_pages(page),
+        }
+    }
+}
+
+/// A kind of call that results count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallKind {
+    /// By Filebench's words.
+    Files(Kind),
+    /// Part of a file, or a record.
+    Read,
+    Write,
+    /// Of records.
+    Update,
+    Insert,
+    Scan,
+    ReadModifyWrite,
+    /// What a store does to its files; these are no calls of its users.
+    PageRead,
+    PageWrite,
+    DoubleWrite,
+    RedoWrite,
+    RedoSync,
+}
+
+/// Those that are not Filebench's, with their words.
+const OTHERS: [(CallKind, &str); 11] = [
+    (CallKind::Read, "read"),
+    (CallKind::Write, "write"),
+    (CallKind::Update, "update"),
+    (CallKind::Insert, "insert"),
+    (CallKind::Scan, "scan"),
+    (CallKind::ReadModifyWrite, "readmodifywrite"),
+    (CallKind::PageRead, "pageread"),
+    (CallKind::PageWrite, "pagewrite"),
+    (CallKind::DoubleWrite, "doublewrite"),
+    (CallKind::RedoWrite, "redowrite"),
+    (CallKind::RedoSync, "redosync"),
+];
+const KINDS: usize = Kind::ALL.len() + OTHERS.len();
+
+impl CallKind {
+    /// In the order of results.
+    pub const ALL: [CallKind; KINDS] = {
+        let mut all = [CallKind::Read; KINDS];
+        let mut i = 0;
+        while i < KINDS {
+            all[i] = match i < Kind::ALL.len() {
+                true => CallKind::Files(Kind::ALL[i]),
+                false => OTHERS[i - Kind::ALL.len()].0,
+            };
+            i += 1;
+        }
+        all
+    };
+
+    pub fn word(self) -> &'static str {
+        match self {
+            CallKind::Files(kind) => kind.word(),
+            other => OTHERS[other.index() - Kind::ALL.len()].1,
+        }
+    }
+
+    fn index(self) -> usize {
+        CallKind::ALL.iter().position(|kind| *kind == self).expect("all are listed")
+    }
+
+    /// Whether it is a program's own, and no call of its users.
+    pub fn is_inner(self) -> bool {
+        use CallKind::{DoubleWrite, PageRead, PageWrite, RedoSync, RedoWrite};
+        matches!(self, PageRead | PageWrite | DoubleWrite | RedoWrite | RedoSync)
+    }
+
+    /// What it is for those who count requests.
+    fn op(self) -> Option<BlockOp> {
+        match self {
+            CallKind::Files(Kind::ReadWhole) | CallKind::Read | CallKind::Scan => {
+                Some(BlockOp::Read)
+            }
+            CallKind::Files(Kind::WriteWhole | Kind::Append | Kind::AppendLog)
+            | CallKind::Write
+            | CallKind::Update
+            | CallKind::Insert
+            | CallKind::ReadModifyWrite => Some(BlockOp::Write),
+            CallKind::Files(Kind::Fsync) => Some(BlockOp::Flush),
+            _ => None,
+        }
+    }
+}
+
+impl From<Kind> for CallKind {
+    fn from(kind: Kind) -> CallKind {
+        CallKind::Files(kind)
+    }
 }
 
 /// Why files could not be worked on.
@@ -70,7 +214,7 @@ pub enum FileError {
     Fs { what: &'static str, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller (`nfiles`, `filesize`, `prealloc`), or the device larger \
+         them fewer or smaller (`nfiles` or `number`, `filesize`, `prealloc`), or the device larger \
          (`[device.geometry] chunks_per_pu`)"
     )]
     Room { job: String, wanted: Bytes, there: Bytes },
@@ -81,7 +225,7 @@ pub enum FileError {
     NoTime { job: String, calls: u64 },
     #[error(
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller (`nfiles`, `filesize`), or the device larger"
+         files fewer or smaller (`nfiles` or `number`, `filesize`), or the device larger"
     )]
     Full { job: String, calls: u64, why: FsError },
 }
@@ -149,10 +293,7 @@ impl Files {
         let page = u64::from(space.page_bytes);
         let mut free = space.free;
         for (index, job) in jobs.iter().enumerate() {
-            let tree = Tree::draw(&seeded(job, seed, index));
-            let there = tree.files.iter().chain(&tree.log).filter(|file| file.there);
-            let pages: u64 = there.map(|file| 1 + file.bytes.div_ceil(page)).sum();
-            let pages = pages + 2 * tree.folders.len() as u64;
+            let pages = job.first_pages(seed, index, page);
             if pages > free {
                 let (wanted, there) = (Bytes::new(pages * page), Bytes::new(free * page));
                 return Err(FileError::Room { job: job.name.clone(), wanted, there });
@@ -179,8 +320,10 @@ impl Files {
         });
         let asked: Vec<&FileJob> = asked.collect();
         self.fits(&asked, plan.seed)?;
+        let room = Bytes::new(self.sectors().0 * SECTOR_BYTES as u64);
         let jobs = asked.iter().enumerate();
-        let jobs = jobs.map(|(index, job)| Rc::new(Job::new(job, plan.seed, index))).collect();
+        let jobs =
+            jobs.map(|(index, job)| Rc::new(Job::new(job, plan.seed, index, room))).collect();
         let bench = Rc::new(Bench {
             fs: self.fs.clone(),
             subject,
@@ -239,7 +382,7 @@ impl Files {
         let work = Work {
             calls: bench.calls.take(),
             prepared_files: prepared,
-            prepared_bytes: bench.jobs.iter().map(|job| job.tree.bytes()).sum(),
+            prepared_bytes: bench.jobs.iter().map(|job| job.prepared.get()).sum(),
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
             stats: self.fs.stats().since(&by_then),
@@ -293,7 +436,7 @@ fn now(cx: &Cx) -> Time {
 
 /// What came of a run on files.
 pub struct Work {
-    /// By kind, in the order of [`Kind::ALL`].
+    /// By kind, in the order of [`CallKind::ALL`].
     pub calls: Calls,
     pub prepared_files: u64,
     pub prepared_bytes: u64,
@@ -336,8 +479,8 @@ pub struct CallRecord {
     pub skipped: u64,
 }
 
-/// By kind, in the order of [`Kind::ALL`].
-pub type Calls = [CallRecord; Kind::ALL.len()];
+/// By kind, in the order of [`CallKind::ALL`].
+pub type Calls = [CallRecord; CallKind::ALL.len()];
 
 /// Why nothing more is done.
 enum End {
@@ -364,35 +507,76 @@ struct Job {
     asked: FileJob,
     /// Its place in the plan, and the name of its folder.
     index: usize,
-    tree: Tree,
-    rotation: RefCell<Rotation>,
+    seed: u64,
+    set: Set,
     contents: RefCell<Contents>,
-    /// Of each file the folder that it is in, and its name there; the log is the last.
+    /// Of each file the folder that it is in, and its name there; a log is the last.
     places: RefCell<Vec<(Nid, String)>>,
     /// Calls that have begun.
     begun: Cell<u64>,
     written: Cell<u64>,
+    /// Bytes of the first files.
+    prepared: Cell<u64>,
+    /// Bytes at once: read, written.
+    pieces: (u64, u64),
 }
 
-/// The settings of a job that is this far down in the plan.
-fn seeded(job: &FileJob, seed: u64, index: usize) -> Settings {
-    Settings { seed: seed.wrapping_add(index as u64), ..job.settings.clone() }
+/// What all threads of a job work on.
+enum Set {
+    Filebench { tree: Tree, rotation: RefCell<Rotation> },
+    Postmark(RefCell<postmark::Set>),
+    Mobibench(RefCell<mobibench::Set>),
+    Ycsb(Box<ycsb::Set>),
+}
+
+/// Those of a job that is this far down in the plan.
+fn seeded(settings: &Settings, seed: u64, index: usize) -> Settings {
+    Settings { seed: seed.wrapping_add(index as u64), ..settings.clone() }
 }
 
 impl Job {
-    fn new(asked: &FileJob, seed: u64, index: usize) -> Job {
-        let settings = seeded(asked, seed, index);
-        let tree = Tree::draw(&settings);
-        let files = tree.files.len() + tree.log.iter().len();
+    fn new(asked: &FileJob, seed: u64, index: usize, room: Bytes) -> Job {
+        let mut asked = asked.clone();
+        if let Some(percent) = asked.until.written_percent {
+            let bytes = u128::from(room.get()) * u128::from(percent) / 100;
+            asked.until.written = Some(Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX)));
+        }
+        if let Program::Filebench(settings) = &mut asked.program {
+            *settings = seeded(settings, seed, index);
+        }
+        let seed = seed.wrapping_add(index as u64);
+        let (set, files, pieces) = match &asked.program {
+            Program::Filebench(settings) => {
+                let tree = Tree::draw(settings);
+                let files = tree.files.len() + tree.log.iter().len();
+                let rotation = Rotation::new(tree.files.iter().map(|file| file.there)).into();
+                let io = settings.io.get();
+                (Set::Filebench { tree, rotation }, files, (io, io))
+            }
+            Program::Postmark(settings) => {
+                let set = postmark::Set::new(settings, seed);
+                let pieces = (settings.read.get(), settings.write.get());
+                (Set::Postmark(set.into()), settings.number as usize, pieces)
+            }
+            Program::Mobibench(settings) => {
+                let set = mobibench::Set::new(settings, seed);
+                (Set::Mobibench(set.into()), 0, (PIECE, PIECE))
+            }
+            Program::Ycsb(settings) => {
+                (Set::Ycsb(ycsb::Set::new(settings).into()), 0, (PIECE, PIECE))
+            }
+        };
         Job {
             index,
-            rotation: Rotation::new(tree.files.iter().map(|file| file.there)).into(),
-            contents: Contents::new(settings.seed, files).into(),
+            seed,
+            set,
+            contents: Contents::new(seed, files).into(),
             places: RefCell::default(),
             begun: Cell::new(0),
             written: Cell::new(0),
-            asked: FileJob { settings, ..asked.clone() },
-            tree,
+            prepared: Cell::new(0),
+            pieces: (pieces.0.min(PIECE), pieces.1.min(PIECE)),
+            asked,
         }
     }
 
@@ -401,8 +585,14 @@ impl Job {
     }
 
     /// The path of a file, for people.
-    fn path(&self, file: usize) -> &str {
-        &self.tree.files.get(file).or(self.tree.log.as_ref()).expect("it is of the tree").path
+    fn path(&self, file: usize) -> String {
+        match &self.set {
+            Set::Filebench { tree, .. } => {
+                let planned = tree.files.get(file).or(tree.log.as_ref());
+                planned.expect("it is of the tree").path.clone()
+            }
+            _ => format!("{}/{}", self.asked.name, self.place(file).1),
+        }
     }
 }
 
@@ -466,45 +656,65 @@ impl Bench {
         }
     }
 
-    /// Makes folders and the first files.
+    /// Makes the folder of a job, and its first files.
     async fn prepare(&self, cx: &Cx, job: &Job) -> Result<(), FileError> {
         let what = failed("making the first files");
+        let folder = self.folder(cx, ROOT, &job.index.to_string()).await.map_err(&what)?;
+        let done = match &job.set {
+            Set::Filebench { tree, .. } => self.prepare_tree(cx, job, tree, folder).await,
+            Set::Postmark(set) => postmark::prepare(self, cx, job, set, folder).await,
+            Set::Mobibench(set) => mobibench::prepare(self, cx, job, set, folder).await,
+            Set::Ycsb(set) => ycsb::prepare(self, cx, job, set, folder).await,
+        };
+        done.map_err(&what)?;
+        self.written.set(0);
+        job.prepared.set(job.written.replace(0));
+        Ok(())
+    }
+
+    async fn folder(&self, cx: &Cx, parent: Nid, name: &str) -> Result<Nid, FsError> {
         let folder = New { mode: FOLDER, ..New::default() };
-        let mut folders: BTreeMap<&str, Nid> = BTreeMap::new();
-        let name = job.index.to_string();
-        let made = self.fs.create(cx, ROOT, name.as_bytes(), &folder, now(cx)).await;
-        folders.insert("", made.map_err(&what)?.ino);
-        for path in &job.tree.folders {
-            let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-            let parent = folders[parent];
-            let made = self.fs.create(cx, parent, name.as_bytes(), &folder, now(cx)).await;
-            folders.insert(path, made.map_err(&what)?.ino);
+        Ok(self.fs.create(cx, parent, name.as_bytes(), &folder, now(cx)).await?.ino)
+    }
+
+    /// One more of the first files is there, of so many. False when no more are to be made.
+    fn made(&self, total: u64) -> bool {
+        self.done.set(self.done.get() + 1);
+        if self.done.get().is_multiple_of(LOOK_EVERY) {
+            self.look("files", Some(total));
         }
-        let all = job.tree.files.iter().chain(&job.tree.log);
+        !self.is_over()
+    }
+
+    /// Makes Filebench's folders and first files.
+    async fn prepare_tree(&self, cx: &Cx, job: &Job, tree: &Tree, top: Nid) -> Result<(), FsError> {
+        let mut folders: BTreeMap<&str, Nid> = BTreeMap::from([("", top)]);
+        for path in &tree.folders {
+            let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let ino = self.folder(cx, folders[parent], name).await?;
+            folders.insert(path, ino);
+        }
+        let all = tree.files.iter().chain(&tree.log);
         let place = |file: &Planned| {
             let (parent, name) = file.path.rsplit_once('/').unwrap_or(("", &file.path));
             (folders[parent], name.to_string())
         };
         *job.places.borrow_mut() = all.map(place).collect();
-        let log = job.tree.log.iter().map(|_| job.tree.files.len());
-        let first = job.tree.order.iter().copied().filter(|file| job.tree.files[*file].there);
-        let total = job.tree.files.iter().filter(|file| file.there).count() as u64;
+        let log = tree.log.iter().map(|_| tree.files.len());
+        let first = tree.order.iter().copied().filter(|file| tree.files[*file].there);
+        let total = tree.files.iter().filter(|file| file.there).count() as u64;
         let mut room = Vec::new();
+        self.look("files", Some(total));
         for file in first.chain(log) {
-            if self.done.get().is_multiple_of(LOOK_EVERY) {
-                self.look("files", Some(total));
-            }
             if self.is_over() {
                 break;
             }
-            let ino = self.create(cx, job, file).await.map_err(&what)?;
-            let bytes = job.tree.files.get(file).or(job.tree.log.as_ref()).map_or(0, |f| f.bytes);
-            self.append(cx, job, (file, ino), bytes, &mut room).await.map_err(&what)?;
-            self.fs.release(cx, ino).await.map_err(&what)?;
-            self.done.set(self.done.get() + 1);
+            let bytes = tree.files.get(file).or(tree.log.as_ref()).map_or(0, |f| f.bytes);
+            let ino = self.create(cx, job, file).await?;
+            self.append(cx, job, (file, ino), bytes, &mut room).await?;
+            self.fs.release(cx, ino).await?;
+            self.made(total);
         }
-        self.written.set(0);
-        job.written.set(0);
         Ok(())
     }
 
@@ -513,12 +723,12 @@ impl Bench {
         let mut threads: Vec<Join<()>> = Vec::new();
         let begin = cx.now();
         for job in &self.jobs {
-            for number in 0..job.asked.settings.threads {
+            for number in 0..job.asked.threads() + job.asked.helpers() {
                 let cx = cx.on_core(CoreId(threads.len() as u32 % cx.cores()));
                 let (me, job) = (self.clone(), job.clone());
                 let end = job.asked.until.runtime.map(|time| begin + time);
                 threads.push(
-                    cx.clone().spawn_join(async move { me.thread(&cx, &job, number, end).await }),
+                    cx.clone().spawn_join(async move { me.one(&cx, &job, number, end).await }),
                 );
             }
         }
@@ -536,28 +746,47 @@ impl Bench {
             && until.written.is_none_or(|bytes| job.written.get() < bytes.get())
     }
 
-    async fn thread(&self, cx: &Cx, job: &Job, number: u32, end: Option<Ns>) {
-        let mut actor = Actor::new(&job.asked.settings, number);
+    /// One thread of a job.
+    async fn one(&self, cx: &Cx, job: &Job, number: u32, end: Option<Ns>) {
+        match &job.set {
+            Set::Filebench { tree, rotation } => {
+                let Program::Filebench(settings) = &job.asked.program else { return };
+                let actor = Actor::new(settings, number);
+                self.thread(cx, job, (tree, rotation), actor, end).await;
+            }
+            Set::Postmark(set) => postmark::thread(self, cx, job, set, end).await,
+            Set::Mobibench(set) => mobibench::thread(self, cx, job, set, number, end).await,
+            Set::Ycsb(set) => ycsb::thread(self, cx, job, set, number, end).await,
+        }
+    }
+
+    async fn thread(
+        &self,
+        cx: &Cx,
+        job: &Job,
+        (tree, rotation): (&Tree, &RefCell<Rotation>),
+        mut actor: Actor,
+        end: Option<Ns>,
+    ) {
         let mut hands = Hands::default();
         // Something of this loop was no skip.
         let mut busy = false;
         while self.goes_on(cx, job, end) {
-            let call = actor.next(&job.tree, &mut job.rotation.borrow_mut());
+            let call = actor.next(tree, &mut rotation.borrow_mut());
             let ok = match call {
                 Call::Skip(kind) => {
-                    self.calls.borrow_mut()[kind as usize].skipped += 1;
+                    self.skipped(kind);
                     true
                 }
                 call => {
                     busy = true;
-                    job.begun.set(job.begun.get() + 1);
                     self.timed(cx, job, call, &mut hands).await
                 }
             };
             let loops = actor.loops;
             match ok {
-                true => actor.done(call, &mut job.rotation.borrow_mut()),
-                false => actor.failed(call, &mut job.rotation.borrow_mut()),
+                true => actor.done(call, &mut rotation.borrow_mut()),
+                false => actor.failed(call, &mut rotation.borrow_mut()),
             }
             if actor.loops > loops {
                 match std::mem::take(&mut busy) {
@@ -566,6 +795,11 @@ impl Bench {
                 }
             }
         }
+        self.let_go(cx, hands).await;
+    }
+
+    /// Closes what a thread still holds.
+    async fn let_go(&self, cx: &Cx, hands: Hands) {
         for ino in hands.open.map(|(_, ino)| ino).into_iter().chain(hands.log) {
             if let Err(e) = self.fs.release(cx, ino).await {
                 self.over(End::of(e, "closefile"));
@@ -575,19 +809,25 @@ impl Bench {
 
     /// Does a call and records it. False when it failed.
     async fn timed(&self, cx: &Cx, job: &Job, call: Call, hands: &mut Hands) -> bool {
+        self.record(cx, job, call.kind().into(), self.call(cx, job, call, hands)).await
+    }
+
+    /// Records a call that gives how many bytes it moved. False when it failed.
+    async fn record(
+        &self,
+        cx: &Cx,
+        job: &Job,
+        kind: CallKind,
+        call: impl Future<Output = Result<u64, FsError>>,
+    ) -> bool {
+        job.begun.set(job.begun.get() + 1);
         let start = cx.now();
         if self.submit_cost > Ns::ZERO {
             cx.cpu(self.submit_cost).await;
         }
-        let (kind, about) = (call.kind(), Some(job.index));
-        let result = self.call(cx, job, call, hands).await;
+        let (op, about) = (kind.op(), Some(job.index));
+        let result = call.await;
         let now = cx.now();
-        let op = match kind {
-            Kind::ReadWhole => Some(BlockOp::Read),
-            Kind::WriteWhole | Kind::Append | Kind::AppendLog => Some(BlockOp::Write),
-            Kind::Fsync => Some(BlockOp::Flush),
-            _ => None,
-        };
         self.recorder.borrow_mut().request(about, start, result.is_ok());
         if let (Ok(bytes), Some(op)) = (&result, op) {
             let course = || self.course();
@@ -597,7 +837,7 @@ impl Bench {
         let ok = result.is_ok();
         {
             let mut calls = self.calls.borrow_mut();
-            let record = &mut calls[kind as usize];
+            let record = &mut calls[kind.index()];
             match &result {
                 Ok(bytes) => {
                     record.latency.record((now - start).as_ns());
@@ -614,8 +854,28 @@ impl Bench {
         ok
     }
 
+    /// A program has done something to its files that is no call of its users.
+    fn inner(&self, cx: &Cx, kind: CallKind, bytes: u64, start: Ns) {
+        let mut calls = self.calls.borrow_mut();
+        let record = &mut calls[kind.index()];
+        record.latency.record((cx.now() - start).as_ns());
+        record.bytes += bytes;
+    }
+
+    /// There was no file for a call.
+    fn skipped(&self, kind: Kind) {
+        self.calls.borrow_mut()[CallKind::from(kind).index()].skipped += 1;
+    }
+
     /// Sees whether this can go on.
-    fn note(&self, job: &Job, now: Ns, op: Option<BlockOp>, error: Option<FsError>, kind: Kind) {
+    fn note(
+        &self,
+        job: &Job,
+        now: Ns,
+        op: Option<BlockOp>,
+        error: Option<FsError>,
+        kind: CallKind,
+    ) {
         let (last, calls) = self.instant.get();
         let calls = if now == last { calls + 1 } else { 0 };
         self.instant.set((now, calls));
@@ -669,7 +929,7 @@ impl Bench {
                 fs.lookup(cx, folder, name.as_bytes()).await?;
             }
             Call::Write(Kind::AppendLog, bytes) => {
-                let file = job.tree.files.len();
+                let file = job.places.borrow().len() - 1;
                 // Opened at the first line, and kept.
                 let ino = match hands.log {
                     Some(ino) => ino,
@@ -714,6 +974,12 @@ impl Bench {
         Ok(ino)
     }
 
+    /// So much has been written to a file.
+    fn wrote(&self, job: &Job, bytes: u64) {
+        job.written.set(job.written.get() + bytes);
+        self.written.set(self.written.get() + bytes);
+    }
+
     /// Writes behind the end of a file.
     async fn append(
         &self,
@@ -723,7 +989,7 @@ impl Bench {
         bytes: u64,
         room: &mut Vec<u8>,
     ) -> Result<(), FsError> {
-        let piece = job.asked.settings.io.get().min(PIECE);
+        let piece = job.pieces.1;
         let range = job.contents.borrow_mut().begin_append(file, bytes);
         let mut at = range.start;
         let mut done = Ok(());
@@ -733,8 +999,7 @@ impl Bench {
             done = self.fs.write(cx, ino, at, room, now(cx)).await;
             if done.is_ok() {
                 at += room.len() as u64;
-                job.written.set(job.written.get() + room.len() as u64);
-                self.written.set(self.written.get() + room.len() as u64);
+                self.wrote(job, room.len() as u64);
             }
         }
         job.contents.borrow_mut().end_append(file, &range, done.is_ok());
@@ -749,7 +1014,7 @@ impl Bench {
         (file, ino): (usize, Nid),
         room: &mut Vec<u8>,
     ) -> Result<u64, FsError> {
-        let piece = job.asked.settings.io.get().min(PIECE);
+        let piece = job.pieces.0;
         let seen = job.contents.borrow().begin_read(file);
         let (mut at, mut wrong) = (0, 0);
         loop {

@@ -5,7 +5,7 @@
 
 use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
-use crate::personality::FileJob;
+use crate::personality::{FileJob, Program};
 use crate::trace::Scan;
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
@@ -78,21 +78,26 @@ fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Sca
     }
 }
 
-/// A personality, by Filebench's words.
+/// A program on files, by its own words.
 fn files(job: &FileJob) -> Value {
-    let s = &job.settings;
-    json!({
-        "name": job.name,
-        "personality": s.personality.word(),
-        "nfiles": s.files,
-        "filesize_bytes": s.mean.get(),
-        "meandirwidth": s.width,
-        "nthreads": s.threads,
-        "iosize_bytes": s.io.get(),
-        "meanappendsize_bytes": s.append.get(),
-        "prealloc_percent": s.there_percent,
-        "until": job.until,
-    })
+    let mut said = match &job.program {
+        Program::Filebench(s) => json!({
+            "personality": s.personality.word(),
+            "nfiles": s.files,
+            "filesize_bytes": s.mean.get(),
+            "meandirwidth": s.width,
+            "nthreads": s.threads,
+            "iosize_bytes": s.io.get(),
+            "meanappendsize_bytes": s.append.get(),
+            "prealloc_percent": s.there_percent,
+        }),
+        Program::Postmark(s) => s.described(),
+        Program::Mobibench(s) => s.described(),
+        Program::Ycsb(s) => s.described(),
+    };
+    said["name"] = json!(job.name);
+    said["until"] = json!(job.until);
+    said
 }
 
 fn target(clock: Clock, e: &Experiment, t: &Target) -> Value {

@@ -5,11 +5,10 @@
 
 use super::numbers::{Report, RunReport};
 use crate::histogram::LatencyNs;
-use crate::personality::{Checked, Work};
+use crate::personality::{CallKind, Checked, Work};
 use crate::words::{aligned, aligned_left, grouped, row, short};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Ns};
-use flashlane_files::Kind;
 use flashlane_parafs::Stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,9 +16,9 @@ use std::collections::BTreeMap;
 /// What was done on a file system in the measured part.
 #[derive(Clone, Debug, Serialize)]
 pub struct FilesReport {
-    /// Calls per second, skips apart.
+    /// Calls per second, skips and what a store does to its files apart.
     pub calls_per_second: f64,
-    /// By Filebench's word, those that its personalities have.
+    /// By word, those that its programs have.
     pub calls: BTreeMap<&'static str, CallReport>,
     /// Files that were made before, and their bytes.
     pub prepared_files: u64,
@@ -61,7 +60,7 @@ fn ratio(part: u64, of: u64) -> Option<f64> {
 impl FilesReport {
     /// With what its users wrote and the medium programmed, in sectors, and the time that it took.
     pub(super) fn of(work: &Work, written: u64, programmed: u64, time: Ns) -> FilesReport {
-        let calls = Kind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
+        let calls = CallKind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
             let report = CallReport {
                 count: record.latency.count() + record.failed,
                 failed: record.failed,
@@ -72,7 +71,8 @@ impl FilesReport {
             (kind.word(), report)
         });
         let calls: BTreeMap<_, _> = calls.filter(|(_, r)| r.count + r.skipped > 0).collect();
-        let all: u64 = calls.values().map(|call| call.count).sum();
+        let asked = CallKind::ALL.into_iter().filter(|kind| !kind.is_inner());
+        let all: u64 = asked.filter_map(|kind| calls.get(kind.word())).map(|call| call.count).sum();
         let seconds = time.as_ns() as f64 / 1e9;
         FilesReport {
             calls_per_second: if seconds > 0.0 { all as f64 / seconds } else { 0.0 },
@@ -90,7 +90,7 @@ impl FilesReport {
     }
 
     /// Calls of a kind.
-    pub fn call(&self, kind: Kind) -> CallReport {
+    pub fn call(&self, kind: CallKind) -> CallReport {
         self.calls.get(kind.word()).copied().unwrap_or_default()
     }
 }
@@ -105,7 +105,7 @@ pub(super) fn calls(report: &Report) -> Option<Vec<Vec<String>>> {
     let head =
         ["call", "", "calls", "per s", "mean", "p50", "p99", "p99.9", "max", "failed", "skipped"];
     let mut rows = vec![row(head)];
-    for kind in Kind::ALL {
+    for kind in CallKind::ALL {
         for r in &report.runs {
             let call = r.files.as_ref().map(|files| files.call(kind)).unwrap_or_default();
             if call.count + call.skipped == 0 {

@@ -598,7 +598,7 @@ fn depth(work: &Work) -> u64 {
     match work {
         Work::Job(job) => job.iodepth as u64 * job.numjobs as u64,
         Work::Trace(trace) => trace.replay.depth() as u64,
-        Work::Files(job) => job.settings.threads.into(),
+        Work::Files(job) => job.threads().into(),
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 /// 96 MiB of flash, twice as much written as there is room for, and a host with little memory.
-const SMALL: &str = r#"
+pub(crate) const SMALL: &str = r#"
 [device]
 preset = "parafs"
 [device.geometry]
@@ -38,24 +38,24 @@ nthreads = 8
 written = "128MiB"
 "#;
 
-fn parsed(text: &str, sets: &[&str]) -> Result<Experiment, String> {
+pub(crate) fn parsed(text: &str, sets: &[&str]) -> Result<Experiment, String> {
     let sets: Vec<Change> = sets.iter().map(|set| Change::Set((*set).into())).collect();
     let base = Base::of(Path::new(""));
     Experiment::parse("x.toml", text, &base, &sets).map_err(|e| e.to_string())
 }
 
-fn tried(text: &str, sets: &[&str]) -> Result<Outcome, ExecuteError> {
+pub(crate) fn tried(text: &str, sets: &[&str]) -> Result<Outcome, ExecuteError> {
     let experiment = parsed(text, sets).unwrap_or_else(|e| panic!("{e}"));
     let watch = |_: &_| -> Rc<dyn Monitor> { Rc::new(Unwatched) };
     execute(&experiment, How::default(), &watch)
 }
 
-fn ran(text: &str, sets: &[&str]) -> Report {
+pub(crate) fn ran(text: &str, sets: &[&str]) -> Report {
     Report::of(&tried(text, sets).unwrap_or_else(|e| panic!("{sets:?}: {e}")))
 }
 
 /// The only run, which went well.
-fn good(report: &Report) -> (&RunReport, &FilesReport) {
+pub(crate) fn good(report: &Report) -> (&RunReport, &FilesReport) {
     let [run] = &report.runs[..] else { panic!("{} runs", report.runs.len()) };
     assert_eq!(run.bad, Vec::<String>::new(), "{}", report.to_text());
     (run, run.files.as_ref().expect("it has files"))

@@ -4,4 +4,5 @@ mod care;
 mod costs;
 mod files;
 mod prepared;
+mod programs;
 mod recorded;
