@@ -340,6 +340,6 @@ fn writers_that_wait_leave_room_for_the_checkpoint() {
     ];
     let report = ran(SMALL, &sets);
     let (run, files) = good(&report);
-    assert_eq!(run.failed, 0, "{}", report.to_text());
+    assert_eq!(run.failed_requests, 0, "{}", report.to_text());
     assert!(files.file_system["foreground_victims"] > 100, "{}", report.to_text());
 }
