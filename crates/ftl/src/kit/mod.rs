@@ -64,7 +64,7 @@ use flashlane_rt::{Credits, Cx, Notify};
 use std::sync::Arc;
 
 pub(crate) use create::Need;
-pub use create::{CreateError, DriveConfig};
+pub use create::{CreateError, DriveConfig, Victim};
 pub use dump::Dump;
 pub(crate) use read::content_crc;
 pub use recover::{MountError, Recovery};
@@ -194,7 +194,7 @@ impl DriveFtl {
             .map_err(|chunks| CreateError::NotBlank { chunks })?;
         let layout = &place.layout;
         let reserve = if config.capacitors { 0 } else { sync::reserve(layout, &sizes) };
-        let line = layout.main().line_sectors as u64;
+        let line = layout.main().stripe_sectors() as u64;
         let mut needed = place::SPARE_LINES_MIN * line + reserve as u64;
         if !config.capacitors {
             needed += sync::spare_for_padding(layout);
@@ -404,7 +404,7 @@ impl Parts {
             map: Map::new(capacity, layout.sectors.into()),
             pages: Pages::new(capacity as u32, layout.grains()),
             buffer: Buffer::new(sizes),
-            gc: Gc::new(config.gc_low_water_lines, movers),
+            gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
             windows: (0..windows).map(|_| Window::new()).collect(),
             content_bytes: traits.content_bytes,
