@@ -50,7 +50,8 @@ pub struct DriveConfig {
     /// would stop before GC starts. More is more even and costs effective spare. Where a victim is a
     /// block, a line is as many of them as there are PUs.
     pub gc_low_water_lines: u32,
-    /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead.
+    /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead,
+    /// of blocks one command per PU at least.
     pub gc_reads: Option<u32>,
     /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
     /// wait for. Without, it is lost when the power goes, and a flush programs it.
@@ -340,7 +341,9 @@ fn check_config(
     let buffer_least = 4 * main.unit as u64;
     let user_room = within("buffer_sectors", buffer, buffer_least, 1 << 24)?;
     let vector = flashlane_base::VECTOR_MAX as u64;
-    let reads = (2 * all_units).div_ceil(vector).clamp(1, 64);
+    // Blocks are on one die each: a read for each die at least.
+    let dies = if main.width == 1 { u64::from(layout.positions) } else { 1 };
+    let reads = (2 * all_units).div_ceil(vector).max(dies).min(64);
     let reads = config.gc_reads.map_or(reads, u64::from);
     let reads = within("gc_reads", reads, 1, 1024)?;
     let window = (main.window + main.unit).min(main.chunk_sectors);

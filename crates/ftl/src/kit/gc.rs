@@ -466,6 +466,12 @@ impl Controller {
         if self.capacitors { 0 } else { self.room_for_barrier() }
     }
 
+    /// Victims that are being read from.
+    #[cfg(test)]
+    pub(super) fn victims_begun(&self) -> usize {
+        self.gc.beside.len() + usize::from(self.gc.victim.is_some())
+    }
+
     fn set_beside(&mut self, victim: u32) {
         self.gc.beside.push_back((victim, self.gc.scan, self.gc.scan_end));
     }
