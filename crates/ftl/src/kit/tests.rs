@@ -167,11 +167,11 @@ fn write_amplification_is_that_of_theory() {
         let expected = theory(used);
         println!("{percent}% spare, {victim:?}: amplification {waf:.3}, theory {expected:.3}");
         assert!((waf / expected - 1.0).abs() < 0.10, "{percent}%: {waf} against {expected}");
-        let s = ftl.details();
-        assert_eq!(s.victim_sectors, s.ftl.gc_victims * 64, "{victim:?}");
-        assert_eq!(s.victim_sectors - s.victim_invalid_sectors, s.ftl.gc_moved, "{victim:?}");
+        let s = ftl.stats();
+        assert_eq!(s.gc_victim_sectors, s.gc_victims * 64, "{victim:?}");
+        assert_eq!(s.gc_victim_sectors - s.gc_victim_invalid, s.gc_moved, "{victim:?}");
         let erases = if victim == Victim::Block { 1 } else { 4 };
-        assert!(s.ftl.erases.abs_diff(s.ftl.gc_victims * erases) <= erases, "{victim:?}");
+        assert!(s.erases.abs_diff(s.gc_victims * erases) <= erases, "{victim:?}");
     }
 }
 
@@ -364,7 +364,7 @@ fn a_full_device_never_stalls() {
         });
         let details = ftl.details();
         assert!(details.ftl.gc_victims > 20 && details.ftl.ring_full > Ns::ZERO);
-        let share = details.victim_invalid_share().unwrap();
+        let share = details.ftl.victim_invalid_share().unwrap();
         assert!(share > 0.0 && share < 1.0, "{share}");
     }
 }
