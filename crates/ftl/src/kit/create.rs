@@ -8,7 +8,7 @@ use flashlane_base::{Geometry, mutant};
 use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
-use super::map;
+use super::{cache, map};
 use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, SPARE_LINES_MIN, unit_of};
 use super::sync;
 use super::tier::{BUFFER, JOURNAL, TierConfig};
@@ -33,6 +33,23 @@ impl Victim {
         [("line", Victim::Line), ("block", Victim::Block)];
 }
 
+/// Where the map is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MapKind {
+    /// All of it in the drive's memory.
+    #[default]
+    Whole,
+    /// In translation pages on flash, entries of it cached on demand (DFTL).
+    Cached,
+}
+
+impl MapKind {
+    /// As settings call them.
+    pub const NAMES: [(&'static str, MapKind); 2] =
+        [("whole", MapKind::Whole), ("cached", MapKind::Cached)];
+}
+
 /// How a drive's FTL is built, by its kind of layer.
 #[derive(Clone, Debug)]
 pub struct DriveConfig {
@@ -46,6 +63,10 @@ pub struct DriveConfig {
     pub buffer_sectors: Option<u32>,
     /// What GC collects.
     pub victim: Victim,
+    /// Where the map is, and, of one that is cached, how many entries the cache holds; `None` is one
+    /// for 32 logical sectors, at least 1024.
+    pub map: MapKind,
+    pub map_cache: Option<u32>,
     /// GC works while fewer lines are free, at least 2: one is kept for GC itself, so at 1 the host
     /// would stop before GC starts. More is more even and costs effective spare. Where a victim is a
     /// block, a line is as many of them as there are PUs.
@@ -115,8 +136,10 @@ pub(super) struct Frame {
     pub(super) config: DriveConfig,
     pub(super) plan: Plan,
     pub(super) sizes: Sizes,
-    /// Sectors that the host sees.
+    /// Logical sectors: the host's, and behind them those of a map that is on flash.
     pub(super) capacity: u64,
+    /// Sectors that the host sees.
+    pub(super) host: u64,
 }
 
 impl Frame {
@@ -137,8 +160,12 @@ impl Frame {
         let main = plan.layout.main();
         let sectors = main.lines.len() as u128 * main.line_sectors as u128;
         let percent = 100 - config.over_provisioning_percent as u128;
-        let capacity = (sectors * percent / 100) as u64;
-        Ok(Frame { config, plan, sizes, capacity })
+        let host = (sectors * percent / 100) as u64;
+        let capacity = match config.map {
+            MapKind::Whole => host,
+            MapKind::Cached => host + cache::pages_for(host),
+        };
+        Ok(Frame { config, plan, sizes, capacity, host })
     }
 }
 
@@ -331,6 +358,9 @@ fn check_config(
         Err(CreateError::Config { field, value, range: format!("{least} to {most}") })
     };
     let main = layout.main();
+    if let Some(entries) = config.map_cache {
+        within("map_cache", entries.into(), 1, u64::from(u32::MAX))?;
+    }
     let percent = config.over_provisioning_percent as u64;
     within("over_provisioning_percent", percent, 1, 90)?;
     let water = config.gc_low_water_lines as u64;

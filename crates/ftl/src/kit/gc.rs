@@ -539,7 +539,8 @@ impl Controller {
             true => self.stats.ftl.host_discarded,
             false => self.gc.unmapped,
         };
-        self.stats.ftl.host_written + unmapped
+        let of_map = self.cache.as_ref().map_or(0, |cache| cache.write_backs());
+        self.stats.ftl.host_written + of_map + unmapped
     }
 
     /// The host has discarded mapped sectors.
@@ -695,6 +696,9 @@ impl Controller {
                 self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
                 self.buffer.take_over(*slot, moves, *lba, oob[i]);
                 self.map.set(*lba, Entry::Slot(*slot));
+                if let Some(cache) = &mut self.cache {
+                    cache.note_move(*lba);
+                }
                 moved += 1;
             } else {
                 match mutant!("kit.unreadable-dropped") {

@@ -1,12 +1,13 @@
 //! What the device FTL does, against a naive model of it, against theory, and under faults.
 
+mod cached;
 mod double;
 mod reference;
 mod room;
 
 use super::*;
 use crate::block::BlockError;
-use crate::pftl::{PftlConfig, Victim};
+use crate::pftl::{MapKind, PftlConfig, Victim};
 use double::{Double, Script};
 use flashlane_base::{Geometry, Lba, Location, Ns, Rng};
 use flashlane_ocssd::device::{Cause, Status};
@@ -243,6 +244,7 @@ struct Case {
     erases: Vec<u64>,
     buffer: Option<u32>,
     victim: Victim,
+    map_cache: Option<u32>,
     steps: Vec<Vec<Step>>,
 }
 
@@ -260,14 +262,15 @@ fn any_case() -> impl Strategy<Value = Case> {
     let steps = prop::collection::vec(prop::collection::vec(any_step(40), 1..40), TASKS as usize);
     let buffer = prop_oneof![Just(None), Just(Some(16u32)), Just(Some(64))];
     let victim = prop_oneof![Just(Victim::Line), Just(Victim::Block)];
-    (shape, times, bad, faults, limits, (buffer, victim), steps).prop_map(
+    let map = prop_oneof![Just(None), Just(Some(1)), Just(Some(100))];
+    (shape, times, bad, faults, limits, (buffer, victim, map), steps).prop_map(
         |(
             (channels, luns, chunks, mw_cunits),
             times,
             bad,
             (programs, erases),
             limit,
-            (buffer, victim),
+            (buffer, victim, map_cache),
             steps,
         )| {
             let geo = Geometry { mw_cunits, ..geometry(channels, luns, chunks, 8) };
@@ -281,6 +284,7 @@ fn any_case() -> impl Strategy<Value = Case> {
                 erases,
                 buffer,
                 victim,
+                map_cache,
                 steps,
             }
         },
@@ -307,6 +311,8 @@ proptest! {
             device = device.bad(*pu, *chunk);
         }
         let config = PftlConfig { buffer_sectors: case.buffer, victim: case.victim,
+            map: if case.map_cache.is_some() { MapKind::Cached } else { MapKind::Whole },
+            map_cache: case.map_cache,
             ..config(80) };
         let steps = case.steps.clone();
         let (_, ftl, device, _) = with_ftl(device, config, |ftl, _, cx| async move {
