@@ -199,8 +199,11 @@ impl MapCache {
         self.stats.map_write_backs
     }
 
-    /// The content of a translation page; the first entries of it where a store keeps less of a sector.
+    /// The content of a translation page; zeros where the store keeps less of a sector than that.
     fn content(map: &Map, page: u32, out: &mut [u8]) {
+        if out.len() < flashlane_base::SECTOR_BYTES {
+            return;
+        }
         let entries = (page * SPAN..).take(SPAN as usize);
         for (to, lba) in out.chunks_exact_mut(4).zip(entries) {
             let word = match map.get(lba.min(map.capacity() - 1)) {

@@ -780,7 +780,16 @@ impl Place {
     fn leaves_room(&self, pool: usize, moving: u32) -> bool {
         let p = &self.pools[pool];
         let takes = if p.spec.own == p.spec.host { p.unit } else { p.line_sectors };
-        self.outlook(pool, moving) >= (takes + p.line_sectors + p.reserve) as i64
+        self.outlook(pool, moving) >= (takes + self.for_victims(pool) + p.reserve) as i64
+    }
+
+    /// What victims may need before any of them is free: a line, or one for each that is being read where
+    /// lines lie abreast.
+    fn for_victims(&self, pool: usize) -> u32 {
+        let p = &self.pools[pool];
+        let at_once = p.abreast() > 1 && !mutant!("kit.room-for-one-victim");
+        let victims = if at_once { p.victims.len().max(1) as u32 } else { 1 };
+        victims * p.line_sectors
     }
 
     /// True when the host's data has room that nobody needs.

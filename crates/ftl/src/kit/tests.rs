@@ -628,6 +628,46 @@ fn stripes_run(config: PftlConfig) {
     assert_eq!(again, Some(CreateError::NotBlank { chunks: 6 }));
 }
 
+/// Whatever the host and GC do, GC has room for what its victims still hold before any of them is erased,
+/// also when several are read at once: else all of them could be half read for ever.
+#[test]
+fn the_host_leaves_room_for_all_victims_at_once() {
+    let geo = geometry(4, 2, 12, 16);
+    let (chunk, percent) = (64, 34);
+    let config = PftlConfig { victim: Victim::Block, ..config(percent) };
+    let device = Double::new(geo, (TIMES.0, 1000, TIMES.2), Script::default());
+    let (most, ..) = with_ftl(device, config, move |ftl, _, cx| async move {
+        let most = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let look = move |c: &Controller, most: &std::sync::atomic::AtomicUsize| {
+            let begun = c.victims_begun();
+            let outlook = c.place.outlook(MAIN, c.moving());
+            assert!(outlook >= chunk * begun.max(1) as i64, "{begun} victims, {outlook} sectors");
+            most.fetch_max(begun, std::sync::atomic::Ordering::Relaxed);
+        };
+        let capacity = ftl.info().capacity;
+        let tasks: Vec<_> = (0..8u64)
+            .map(|t| {
+                let (ftl, task, most) = (ftl.clone(), cx.clone(), most.clone());
+                cx.spawn_join(async move {
+                    let mut rng = Rng::new(t);
+                    for i in 0..capacity * 6 / 8 {
+                        let fill = i * 8 + t;
+                        let lba = if fill < capacity { fill } else { rng.below(capacity) };
+                        write(&ftl, &task, lba, i).await;
+                        look(&ftl.controller.lock(), &most);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        ftl.stop(&cx).await;
+        most.load(std::sync::atomic::Ordering::Relaxed)
+    });
+    assert!(most > 2, "{most} victims at once");
+}
+
 /// GC of single blocks reads several of them at once, on several dies, and erases them together: with
 /// one at a time the host would wait for one die.
 #[test]
