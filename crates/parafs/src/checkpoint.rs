@@ -194,10 +194,12 @@ impl State {
         })
     }
 
-    /// The same, or nothing: who takes a checkpoint can't wait for one.
-    fn moment_or_none(&mut self, clean: bool) -> Step<Moment> {
+    /// The same, or nothing: who takes a checkpoint can't wait for one. What other heads have and have
+    /// not begun is theirs, once: it would be given and taken for ever.
+    fn moment_or_none(&mut self, clean: bool, has_taken: &mut bool) -> Step<Moment> {
         match self.moment(clean) {
-            Err(Stop::Need(Need::Room { .. })) if self.segments.take_back() > 0 => {
+            Err(Stop::Need(Need::Room { .. })) if !std::mem::replace(has_taken, true) => {
+                self.segments.take_back();
                 self.moment(clean)
             }
             other => other,
@@ -285,7 +287,8 @@ impl Fs {
     }
 
     async fn try_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
-        let m = self.with(cx, |s| s.moment_or_none(clean)).await?;
+        let mut has_taken = false;
+        let m = self.with(cx, |s| s.moment_or_none(clean, &mut has_taken)).await?;
         let written = self.write_moment(cx, &m).await;
         let mut s = self.lock();
         s.checkpointing = false;

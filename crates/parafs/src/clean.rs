@@ -58,7 +58,7 @@ impl State {
 
     /// Free segments from which on cleaners of regions begin: each region has one more to write to.
     fn free_low(&self) -> u32 {
-        let spare = self.layout.shape.segments() - self.segments_for_users();
+        let spare = self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
         self.free_min() + self.layout.shape.regions.min(spare / 8)
     }
 
@@ -72,14 +72,15 @@ impl State {
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
     /// more than a part of a second.
     fn is_due(&self, dirty_nodes: usize) -> bool {
-        let reserve = self.layout.shape.segments() - self.segments_for_users();
+        let reserve =
+            self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
         let pages = reserve / 8 * self.layout.shape.segment_pages;
         let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
         self.dirty_nodes.len() > dirty_nodes.min(pages as usize) || self.batch_nodes > found
     }
 
     fn segments_for_users(&self) -> u32 {
-        (self.capacity / u64::from(self.layout.shape.segment_pages)) as u32
+        (self.capacity() / u64::from(self.layout.shape.segment_pages)) as u32
     }
 
     /// Whose the valid pages of a segment are.
@@ -139,13 +140,20 @@ impl State {
         Ok(Moved::Page(ino, index))
     }
 
+    /// Valid pages that there is room to move when `kept` free segments stay. A page takes its place, and
+    /// with the checkpoint those of a node and an inode; what is dirty already goes with that, too.
+    pub(crate) fn movable(&self, kept: u32) -> u64 {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
+        free.saturating_sub(self.dirty_nodes.len() as u64) / 3
+    }
+
     /// For each region that has less than its share of `wanted` free segments, those that are cleaned
     /// soonest: as many as there is room to move their pages to. Where no such region has any, the
     /// one of all that is.
     fn victims(&self, wanted: u32) -> Vec<Vec<u32>> {
         let share = wanted.div_ceil(self.layout.shape.regions);
-        let pages = u64::from(self.layout.shape.segment_pages);
-        let mut room = u64::from(self.segments.free().saturating_sub(1)) * pages / 2;
+        let mut room = self.movable(1);
         let mut all = Vec::new();
         for region in 0..self.layout.shape.regions {
             if self.segments.free_of(region) >= share {

@@ -29,16 +29,25 @@ impl State {
         self.segments.age = self.age_before + now.saturating_sub(self.mounted_at).as_ns() / SECOND;
     }
 
-    /// The segment that is cleaned next in idle time, if it is worth it; none of those that were.
+    /// The segment that is cleaned next in idle time, if it is worth it; none of those that were. What is
+    /// taken out of it must have room, with all that is dirty: there is no checkpoint in between.
     fn idle_victim(&self, cleaned: &BTreeSet<u32>) -> Option<u32> {
         let pages = u64::from(self.layout.shape.segment_pages);
         // What the next checkpoint frees is as good as free.
         let free = u64::from(self.segments.unwritten() + self.segments.empty()) * pages;
         let invalid = (self.layout.shape.pages() - self.segments.valid()).saturating_sub(free);
         match free * 100 < FREE_SHARE * (free + invalid) {
-            true => self.segments.victim_by_cost(cleaned),
+            true => {
+                self.segments.victim_by_cost(cleaned).filter(|victim| self.has_room_for(*victim))
+            }
             false => None,
         }
+    }
+
+    /// What is valid in a segment can be moved while others have what they need.
+    fn has_room_for(&self, segment: u32) -> bool {
+        u64::from(self.segments.get(segment).valid) <= self.movable(self.free_min())
+            || mutant!("parafs.idle-without-room")
     }
 }
 
@@ -57,7 +66,12 @@ impl Fs {
     }
 
     /// Does one round of what is due.
-    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool, idle: bool) {
+    async fn tidy(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        (commit, idle): (bool, bool),
+        cleaned: &mut BTreeSet<u32>,
+    ) {
         // Whoever asks for what failed here is told why.
         if commit && self.has_dirty() {
             let _ = self.sync(cx).await;
@@ -68,10 +82,8 @@ impl Fs {
             let wanted = !s.ending && !s.cleaning && s.read_only.is_none();
             idle && wanted && s.asks == asks && self.channels.is_idle()
         };
-        // Nodes that were taken out stay valid where they are until a checkpoint has them elsewhere.
-        let mut cleaned = BTreeSet::new();
         while is_idle() {
-            let Some(victim) = self.lock().idle_victim(&cleaned) else { break };
+            let Some(victim) = self.lock().idle_victim(cleaned) else { break };
             if !mutant!("parafs.idle-again") {
                 cleaned.insert(victim);
             }
@@ -83,9 +95,14 @@ impl Fs {
         for region in 0..self.sb.layout.shape.regions {
             let lagging = self.medium.lags(&self.sb.layout, region).filter(|_| is_idle());
             // A head that is hardly used may have had it for long.
-            let Some(segment) = lagging.filter(|s| self.lock().segments.end_use(*s)) else {
-                continue;
-            };
+            let lagging = lagging.filter(|segment| {
+                let mut s = self.lock();
+                !cleaned.contains(segment)
+                    && s.has_room_for(*segment)
+                    && s.segments.end_use(*segment)
+            });
+            let Some(segment) = lagging else { continue };
+            cleaned.insert(segment);
             if self.empty(cx, segment, By::IdleCleaner).await.is_err() {
                 return;
             }
@@ -105,6 +122,8 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
     let never = Notify::new();
     let mut committed = cx.now();
     let (mut asks, mut asked_at) = (0, cx.now());
+    // Nodes that were taken out stay valid where they are until a checkpoint has them elsewhere.
+    let (mut cleaned, mut version) = (BTreeSet::new(), 0);
     loop {
         let next = cx.now() + every;
         cx.arm_idle(next);
@@ -116,6 +135,10 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
                 return;
             }
             s.tidying = true;
+            if s.version != version {
+                version = s.version;
+                cleaned.clear();
+            }
             s.grow_older(cx.now());
             if s.asks != asks {
                 (asks, asked_at) = (s.asks, cx.now());
@@ -124,7 +147,7 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
         let (idle, commit) = (fs.options.idle, fs.options.commit);
         let is_idle = idle > Ns::ZERO && cx.now() >= asked_at + idle;
         let is_due = commit > Ns::ZERO && cx.now() >= committed + commit;
-        fs.tidy(&cx, is_due, is_idle).await;
+        fs.tidy(&cx, (is_due, is_idle), &mut cleaned).await;
         if is_due {
             committed = cx.now();
         }

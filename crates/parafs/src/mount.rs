@@ -57,34 +57,47 @@ pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Resu
     Err(FsError::Damaged(why.into()))
 }
 
-/// The superblock: either copy will do. Where there is none at all nothing is damaged.
+/// What the copies of the superblock say, as one error: where there is none at all nothing is damaged.
+#[derive(Default)]
+struct Failed(Option<FsError>);
+
+impl Failed {
+    fn and(&mut self, e: FsError) {
+        if e != FsError::NotFound {
+            self.0 = Some(e);
+        }
+    }
+    fn error(self) -> FsError {
+        self.0.unwrap_or(FsError::NotFound)
+    }
+}
+
+/// The superblock: either copy will do.
 pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
-    let mut why = FsError::NotFound;
+    let mut failed = Failed::default();
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => return Ok(sb),
-            Err(FsError::NotFound) => {}
-            Err(e) => why = e,
+            Err(e) => failed.and(e),
         }
     }
-    Err(why)
+    Err(failed.error())
 }
 
 /// The superblock that leads to a checkpoint, and that checkpoint: of two copies that are whole one
 /// may say what is not so.
 pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
-    let mut first = None;
+    let (mut first, mut failed) = (None, Failed::default());
     for copy in 0..SUPERBLOCKS {
-        let Ok(sb) = superblock_copy(cx, medium, copy).await else { continue };
-        match newest_pack(cx, medium, &sb.layout).await {
-            Ok(pack) => return Ok((sb, pack)),
-            Err(why) => first = first.or(Some(why)),
+        match superblock_copy(cx, medium, copy).await {
+            Ok(sb) => match newest_pack(cx, medium, &sb.layout).await {
+                Ok(pack) => return Ok((sb, pack)),
+                Err(why) => first = first.or(Some(why)),
+            },
+            Err(e) => failed.and(e),
         }
     }
-    match first {
-        Some(why) => Err(why),
-        None => Err(superblock(cx, medium).await.err().unwrap_or(FsError::NotFound)),
-    }
+    Err(first.unwrap_or_else(|| failed.error()))
 }
 
 /// A checkpoint in one of both places.

@@ -116,6 +116,8 @@ pub(crate) struct Segments {
     empty: BTreeSet<u32>,
     /// Of all segments.
     valid: u64,
+    /// Segments that the medium can't give any more.
+    dead: u32,
     /// The region that comes next, per heat.
     turn: [u32; HEADS as usize],
     /// Seconds of the file system's life.
@@ -154,6 +156,7 @@ impl Segments {
             changed: BTreeSet::new(),
             empty: BTreeSet::new(),
             valid: 0,
+            dead: 0,
             turn: [0; HEADS as usize],
             age: 0,
             allocation: Allocation::default(),
@@ -254,6 +257,7 @@ impl Segments {
         if empty(used) != empty(was) {
             self.channels.set_free(region as u32, self.unwritten[region]);
         }
+        self.dead = self.dead + u32::from(used == Use::Dead) - u32::from(was == Use::Dead);
         match used == Use::Full && s.valid == 0 && s.pending == 0 {
             true => self.empty.insert(segment),
             false => self.empty.remove(&segment),
@@ -262,6 +266,11 @@ impl Segments {
 
     pub(crate) fn get(&self, segment: u32) -> &Segment {
         &self.all[segment as usize]
+    }
+
+    /// Segments that the medium can't give any more.
+    pub(crate) fn dead(&self) -> u32 {
+        self.dead
     }
 
     /// Valid pages of all segments.

@@ -16,7 +16,7 @@ use crate::nodes::Node;
 use crate::pages::Pages;
 use crate::segments::{Heat, Segments};
 use crate::stats::Stats;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an operation lacks.
@@ -137,8 +137,8 @@ pub(crate) struct State {
     pub(crate) generation: u32,
     /// Changed nodes and segments that a checkpoint keeps beside the tables.
     pub(crate) journals: (usize, usize),
-    /// Pages that files and nodes may have.
-    pub(crate) capacity: u64,
+    /// Pages that files and nodes may have while no segment is lost.
+    capacity: u64,
     /// Sectors of the window that are full, and what the next one names.
     pub(crate) window_used: u64,
     pub(crate) window: Vec<(u32, u8)>,
@@ -220,9 +220,18 @@ impl State {
         self.segments.valid() + self.new_nodes + self.kept
     }
 
+    /// Pages that files and their nodes can have: what the medium has lost is nobody's.
+    pub(crate) fn capacity(&self) -> u64 {
+        let lost = match mutant!("parafs.dead-counts") {
+            true => 0,
+            false => u64::from(self.segments.dead()) * u64::from(self.layout.shape.segment_pages),
+        };
+        self.capacity.saturating_sub(lost)
+    }
+
     /// Whether there is room for so many pages more, of files or their nodes.
     pub(crate) fn room_for(&self, pages: u64) -> Step<()> {
-        match self.used() + pages <= self.capacity || self.recovering {
+        match self.used() + pages <= self.capacity() || self.recovering {
             true => Ok(()),
             false => Err(Stop::Fail(FsError::NoSpace)),
         }

@@ -5,8 +5,10 @@
 //! makes a file system, or a file.
 
 use super::document::Section;
+use super::policy::Policy;
+use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
 use crate::personality::{FileJob, Until};
-use flashlane_base::{Bytes, Ns};
+use flashlane_base::{Bytes, Geometry, Ns};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
 use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Schedule};
 use serde_json::{Value, json};
@@ -16,8 +18,12 @@ use serde_json::{Value, json};
 pub const PARAFS: &str = "parafs";
 
 /// A file system that is made on a target for each run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
+    /// What the keys that are not given follow from.
+    pub policy: Policy,
+    /// Pages of a segment on a block device; flash has its own.
+    pub segment_pages: u32,
     /// What it may use of the host.
     pub options: Options,
     /// Segments that files can't have, beside the least that cleaning needs.
@@ -37,7 +43,7 @@ fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str
 impl FileSystem {
     /// What results say of it. An option without a key does not compile.
     pub(crate) fn described(&self) -> Value {
-        let FileSystem { options, spare_segments } = *self;
+        let FileSystem { policy, segment_pages, options, spare_segments } = *self;
         let Options {
             cache_pages,
             cache_nodes,
@@ -53,6 +59,8 @@ impl FileSystem {
         let Schedule { dispatch, window, slice, weights, free_weight, erasing_weight } = schedule;
         json!({
             "kind": PARAFS,
+            "policy": policy.word(),
+            "segment_pages": segment_pages,
             "cache_pages": cache_pages,
             "cache_nodes": cache_nodes,
             "dirty_pages": dirty_pages,
@@ -72,9 +80,15 @@ impl FileSystem {
         })
     }
 
-    /// Reads its keys.
-    pub(super) fn read(s: &Section<'_>) -> FileSystem {
-        let mut fs = FileSystem::default();
+    /// Reads its keys. `on_flash` where the target gives it flash blocks.
+    pub(super) fn read(s: &Section<'_>, on_flash: bool) -> FileSystem {
+        let policy = s.word("policy", Policy::words(on_flash)).unwrap_or_default();
+        let mut fs = FileSystem {
+            policy,
+            segment_pages: SEGMENT_PAGES,
+            options: policy.options(),
+            spare_segments: 0,
+        };
         let o = &mut fs.options;
         let count = |key, least, most, into: &mut usize| {
             *into = s.number(key, least, most).map_or(*into, |n| n as usize);
@@ -118,6 +132,16 @@ impl FileSystem {
         };
         small("spare_segments", u32::MAX.into(), &mut fs.spare_segments);
         fs
+    }
+}
+
+impl FileSystem {
+    /// Takes from the flash below what its policy goes by.
+    pub(super) fn lay_out(&mut self, flash: &Geometry) {
+        if let Some(sectors) = self.policy.segment_sectors(flash) {
+            self.segment_pages =
+                u32::try_from(sectors / u64::from(PAGE_SECTORS)).unwrap_or(u32::MAX);
+        }
     }
 }
 

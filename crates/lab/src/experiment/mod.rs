@@ -32,6 +32,7 @@
 mod device;
 pub mod document;
 mod files;
+mod policy;
 mod target;
 mod vary;
 mod workload;
@@ -40,6 +41,7 @@ pub use device::{DeviceChoice, default_preset, preset_names};
 pub(crate) use document::{At, Item, Value};
 pub use document::{Change, Complaint};
 pub use files::{FileSystem, PARAFS};
+pub use policy::Policy;
 pub(crate) use target::Gives;
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;

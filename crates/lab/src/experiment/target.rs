@@ -136,10 +136,11 @@ fn read(
     let layers = read_layers(s, kind);
     let is_short =
         matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
-    let fs = match is_short {
-        true => Some(FileSystem::read(s)),
+    let on_flash = layers.first().is_some_and(|lowest| lowest.kind.in_order());
+    let mut fs = match is_short {
+        true => Some(FileSystem::read(s, on_flash)),
         false => s.switched(PARAFS).map(|section| {
-            let fs = FileSystem::read(&section);
+            let fs = FileSystem::read(&section, on_flash);
             section.finish();
             fs
         }),
@@ -154,7 +155,8 @@ fn read(
             }
         },
     };
-    if fs.is_some() {
+    if let Some(fs) = &mut fs {
+        fs.lay_out(&device.spec.geometry());
         check_below(s, &layers);
         // Contents are checked by the byte, and stamps are no contents.
         match (device.options.store, store_is_said) {

@@ -12,7 +12,7 @@
 mod contents;
 
 use crate::experiment::FileSystem;
-use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
+use crate::files::PAGE_SECTORS;
 use crate::histogram::Latencies;
 use crate::run::{
     CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
@@ -121,7 +121,7 @@ impl Files {
         medium: Medium,
         like: &FileSystem,
     ) -> Result<Files, FileError> {
-        let layout = medium.plan(PAGE_SECTORS, SEGMENT_PAGES);
+        let layout = medium.plan(PAGE_SECTORS, like.segment_pages);
         let layout = layout.map_err(|source| FileError::Small { source })?;
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
         mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {

@@ -148,12 +148,12 @@ impl Fs {
     /// What there is, and what is free.
     pub fn space(&self) -> Space {
         let s = self.lock();
-        let free = s.capacity.saturating_sub(s.used());
+        let free = s.capacity().saturating_sub(s.used());
         let nids = u64::from(s.nat.nids() - 1);
         let numbers = nids - u64::from(s.nat.used).min(nids);
         Space {
             page_bytes: s.layout.shape.page_bytes() as u32,
-            pages: s.capacity,
+            pages: s.capacity(),
             free,
             files: nids,
             files_free: numbers.min(free),
