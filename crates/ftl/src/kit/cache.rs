@@ -252,6 +252,11 @@ pub(super) async fn mapper(ftl: Arc<DriveFtl>, cx: Cx) {
                 Some(page) => Poll::Ready(Some(page)),
                 None => {
                     cache.tasks.push(cx.waiter());
+                    drop(c);
+                    // Entries that had not changed may have left: a host that waits need not any more.
+                    if !mutant!("kit.map-task-tells-nobody") {
+                        ftl.mapped.wake(&cx);
+                    }
                     Poll::Pending
                 }
             }

@@ -152,3 +152,20 @@ fn the_host_waits_while_the_cache_is_far_behind() {
         ftl.stop(&cx).await;
     });
 }
+
+/// What reads have brought in leaves without a program, and whoever waits for that is told.
+#[test]
+fn entries_that_have_not_changed_leave_at_once() {
+    with_ftl(device(), cached(20), |ftl, _, cx| async move {
+        fill(&ftl, &cx).await;
+        let before = map_stats(&ftl);
+        let capacity = ftl.info().capacity;
+        ftl.translate(&cx, 0, capacity as u32).await;
+        assert!(ftl.map_is_behind(), "{} entries", entries(&ftl));
+        write(&ftl, &cx, 7, 70).await;
+        let after = map_stats(&ftl);
+        assert!(!ftl.map_is_behind() && entries(&ftl) <= ENTRIES as usize + 64);
+        assert_eq!(after.map_read_sectors - before.map_read_sectors, pages_for(capacity));
+        ftl.stop(&cx).await;
+    });
+}
