@@ -8,10 +8,10 @@ use flashlane_base::{Geometry, mutant};
 use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
-use super::{cache, map};
 use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, SPARE_LINES_MIN, unit_of};
 use super::sync;
 use super::tier::{BUFFER, JOURNAL, TierConfig};
+use super::{cache, map};
 use crate::layer::{Kind, Settings};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

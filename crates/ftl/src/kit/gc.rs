@@ -450,7 +450,10 @@ impl Controller {
         let other = self.worth_collecting()?;
         let valid = self.place.line(other).valid;
         let fits = self.place.room_now(MAIN)
-            >= self.moving() + self.gc_reading() + self.victims_valid() + valid
+            >= self.moving()
+                + self.gc_reading()
+                + self.victims_valid()
+                + valid
                 + self.room_beside_moves();
         (fits || mutant!("kit.victims-beside-without-room")).then_some(other)
     }

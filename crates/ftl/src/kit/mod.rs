@@ -64,8 +64,8 @@ use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::sync::Arc;
 
-pub(crate) use create::Need;
 pub use cache::MapStats;
+pub(crate) use create::Need;
 pub use create::{CreateError, DriveConfig, MapKind, Victim};
 pub use dump::Dump;
 pub(crate) use read::content_crc;

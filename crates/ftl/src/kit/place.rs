@@ -683,7 +683,8 @@ impl Place {
     pub(super) fn has_spare_for(&self, capacity: u64) -> bool {
         let main = &self.pools[MAIN];
         let unit_each = (self.layout.positions * main.unit + main.reserve) as u64;
-        main.good >= capacity + SPARE_LINES_STOP * self.layout.main().stripe_sectors() as u64 + unit_each
+        main.good
+            >= capacity + SPARE_LINES_STOP * self.layout.main().stripe_sectors() as u64 + unit_each
     }
 
     pub(super) fn lines_in(&self, state: LineState) -> BTreeSet<u32> {

