@@ -18,6 +18,7 @@ use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 
 /// What a checkpoint writes, all of one moment.
@@ -92,9 +93,15 @@ impl State {
         if pages_in_flight || self.assigning {
             return Err(Stop::Need(Need::Quiet));
         }
-        self.segments.reserve(Heat::HotData, along.len() as u64)?;
-        for (heat, nids) in &by_heat {
-            self.segments.reserve(*heat, nids.len() as u64)?;
+        let of_nodes = by_heat.iter().map(|(heat, nids)| (*heat, nids.len() as u64));
+        let wanted: Vec<_> =
+            iter::once((Heat::HotData, along.len() as u64)).chain(of_nodes).collect();
+        // Segments would be taken from one head for the other for ever.
+        if !self.segments.has_for_all(&wanted) {
+            return Err(Stop::Fail(FsError::NoSpace));
+        }
+        for (heat, pages) in wanted {
+            self.segments.reserve(heat, pages)?;
         }
 
         // From here on nothing lacks.
@@ -195,11 +202,10 @@ impl State {
     }
 
     /// The same, or nothing: who takes a checkpoint can't wait for one. What other heads have and have
-    /// not begun is theirs, once: it would be given and taken for ever.
-    fn moment_or_none(&mut self, clean: bool, has_taken: &mut bool) -> Step<Moment> {
+    /// not begun is theirs.
+    fn moment_or_none(&mut self, clean: bool) -> Step<Moment> {
         match self.moment(clean) {
-            Err(Stop::Need(Need::Room { .. })) if !std::mem::replace(has_taken, true) => {
-                self.segments.take_back();
+            Err(Stop::Need(Need::Room { .. })) if self.segments.take_back() > 0 => {
                 self.moment(clean)
             }
             other => other,
@@ -287,8 +293,7 @@ impl Fs {
     }
 
     async fn try_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
-        let mut has_taken = false;
-        let m = self.with(cx, |s| s.moment_or_none(clean, &mut has_taken)).await?;
+        let m = self.with(cx, |s| s.moment_or_none(clean)).await?;
         let written = self.write_moment(cx, &m).await;
         let mut s = self.lock();
         s.checkpointing = false;

@@ -43,7 +43,8 @@ enum Moved {
 }
 
 impl State {
-    /// Free segments that a checkpoint of what is dirty takes, at most.
+    /// Free segments that a checkpoint of what is dirty takes, at most, beside one for heads of another
+    /// heat.
     pub(crate) fn free_for_nodes(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let dirty = self.dirty_nodes.len() as u64 + 16;

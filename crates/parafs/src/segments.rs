@@ -357,6 +357,20 @@ impl Segments {
         }
     }
 
+    /// There are so many pages of each heat, with the free segments and those that heads have not begun.
+    pub(crate) fn has_for_all(&self, wanted: &[(Heat, u64)]) -> bool {
+        let segment = u64::from(self.layout.shape.segment_pages);
+        let begun =
+            |head: &Head| head.open.iter().map(|(_, at)| segment - u64::from(*at)).sum::<u64>();
+        let lacks = |&(heat, pages): &(Heat, u64)| {
+            let regions = 0..self.layout.shape.regions;
+            let has: u64 = regions.map(|region| begun(&self.heads[self.head(region, heat)])).sum();
+            pages.saturating_sub(has).div_ceil(segment)
+        };
+        let next: usize = self.heads.iter().map(|head| head.next.len()).sum();
+        wanted.iter().map(lacks).sum::<u64>() <= u64::from(self.free()) + next as u64
+    }
+
     /// The next page, of those that were reserved.
     pub(crate) fn allocate_reserved(&mut self, heat: Heat, owner: Owner) -> Addr {
         let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;

@@ -59,10 +59,12 @@ impl State {
             (_, true) => Heat::HotData,
             (_, false) => Heat::WarmData,
         };
-        // Cleaning goes on where nobody else may.
+        // Cleaning goes on where nobody else may, and a checkpoint where no cleaning may: it frees
+        // what was won.
         let kept = match by {
-            By::Cleaner => 1,
-            By::Anybody => self.free_for_nodes() + 2,
+            By::Cleaner if mutant!("parafs.cleaner-keeps-none") => 1,
+            By::Cleaner => self.free_for_nodes() + 2,
+            By::Anybody => self.free_for_nodes() + 4,
             By::IdleCleaner => self.free_min(),
         };
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
