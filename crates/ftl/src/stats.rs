@@ -37,8 +37,13 @@ counters! {
         programmed: [u64; Cause::ALL.len()], Sum, "sectors", [];
         /// Chunk erases asked for by this layer.
         erases: u64, Sum, "chunks", [run "erases", csv "erases"];
-        /// Lines that garbage collection took.
+        /// Lines that garbage collection took; blocks where it takes those.
         gc_victims: u64, Sum, "lines", [run "gc_victims"];
+        /// Sectors of those lines, live or not.
+        gc_victim_sectors: u64, Sum, "sectors", [run "gc_victim_sectors", column "gc_victim_sectors"];
+        /// Of them, those that were garbage when the line was taken.
+        gc_victim_invalid: u64, Sum, "sectors",
+            [run "gc_victim_invalid_sectors", column "gc_victim_invalid_sectors"];
         /// Live sectors found in victims and moved.
         gc_moved: u64, Sum, "sectors", [run "gc_moved_sectors", metric "gc_moved_pages"];
         /// Lines with nothing live.
@@ -102,6 +107,13 @@ impl FtlStats {
     /// first host write.
     pub fn write_amplification(&self) -> Option<f64> {
         (self.host_written > 0).then(|| self.programmed_total() as f64 / self.host_written as f64)
+    }
+
+    /// GC efficiency: mean share of a victim that was garbage when it was taken (ParaFS, 4.3). `None`
+    /// before the first victim.
+    pub fn victim_invalid_share(&self) -> Option<f64> {
+        let invalid = self.gc_victim_invalid as f64;
+        (self.gc_victim_sectors > 0).then(|| invalid / self.gc_victim_sectors as f64)
     }
 
     /// First law: what the host wrote was programmed, absorbed, discarded in the buffer, or is

@@ -20,7 +20,7 @@ use flashlane_ftl::log::{
     ChannelChoice, Drain, Drainers, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub,
     ScrubConfig, WearConfig, WearLeveling,
 };
-use flashlane_ftl::pftl::PftlConfig;
+use flashlane_ftl::pftl::{MapKind, PftlConfig, Victim};
 use flashlane_ftl::slc::{Scheme, SlcConfig};
 use flashlane_ocssd::spec::{LinkSpec, SlcSpec};
 use flashlane_ocssd::{
@@ -463,6 +463,9 @@ fn pftl(seed: u64, size: Size) -> Drawn<PftlConfig> {
         gc_reads: devices::one_of(&mut rng, &[None, Some(1), Some(3)]),
         dirty_pages: devices::one_of(&mut rng, &[None, None, Some(0)]),
         capacitors: devices::one_of(&mut rng, &[true, false]),
+        victim: devices::one_of(&mut rng, &[Victim::Line, Victim::Block]),
+        map: devices::one_of(&mut rng, &[MapKind::Whole, MapKind::Whole, MapKind::Cached]),
+        map_cache: Some(devices::one_of(&mut rng, &[1, 20, 500])),
         ..PftlConfig::default()
     };
     let mut drawn = Drawn::new(seed, size, config);

@@ -8,12 +8,47 @@ use flashlane_base::{Geometry, mutant};
 use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
-use super::map;
 use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, SPARE_LINES_MIN, unit_of};
 use super::sync;
 use super::tier::{BUFFER, JOURNAL, TierConfig};
+use super::{cache, map};
 use crate::layer::{Kind, Settings};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
+
+/// What GC collects and erases at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Victim {
+    /// A chunk on each PU (a superblock).
+    #[default]
+    Line,
+    /// A single flash block, as the FTLs of the ParaFS paper do.
+    Block,
+}
+
+impl Victim {
+    /// As settings call them.
+    pub const NAMES: [(&'static str, Victim); 2] =
+        [("line", Victim::Line), ("block", Victim::Block)];
+}
+
+/// Where the map is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MapKind {
+    /// All of it in the drive's memory.
+    #[default]
+    Whole,
+    /// In translation pages on flash, entries of it cached on demand (DFTL).
+    Cached,
+}
+
+impl MapKind {
+    /// As settings call them.
+    pub const NAMES: [(&'static str, MapKind); 2] =
+        [("whole", MapKind::Whole), ("cached", MapKind::Cached)];
+}
 
 /// How a drive's FTL is built, by its kind of layer.
 #[derive(Clone, Debug)]
@@ -26,10 +61,18 @@ pub struct DriveConfig {
     pub over_provisioning_percent: u32,
     /// Host sectors that the write buffer holds; `None` is two write units per PU, at least 128.
     pub buffer_sectors: Option<u32>,
+    /// What GC collects.
+    pub victim: Victim,
+    /// Where the map is, and, of one that is cached, how many entries the cache holds; `None` is one
+    /// for 32 logical sectors, at least 1024.
+    pub map: MapKind,
+    pub map_cache: Option<u32>,
     /// GC works while fewer lines are free, at least 2: one is kept for GC itself, so at 1 the host
-    /// would stop before GC starts. More is more even and costs effective spare.
+    /// would stop before GC starts. More is more even and costs effective spare. Where a victim is a
+    /// block, a line is as many of them as there are PUs.
     pub gc_low_water_lines: u32,
-    /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead.
+    /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead,
+    /// of blocks one command per PU at least.
     pub gc_reads: Option<u32>,
     /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
     /// wait for. Without, it is lost when the power goes, and a flush programs it.
@@ -93,8 +136,10 @@ pub(super) struct Frame {
     pub(super) config: DriveConfig,
     pub(super) plan: Plan,
     pub(super) sizes: Sizes,
-    /// Sectors that the host sees.
+    /// Logical sectors: the host's, and behind them those of a map that is on flash.
     pub(super) capacity: u64,
+    /// Sectors that the host sees.
+    pub(super) host: u64,
 }
 
 impl Frame {
@@ -108,15 +153,19 @@ impl Frame {
             return Err(CreateError::TooLarge { sectors: geo.sectors(), max: map::PHYSICAL_MAX });
         }
         let plan = match &config.tier {
-            None => one_region(geo, traits)?,
+            None => one_region(geo, traits, config.victim)?,
             Some(tier) => with_slc(geo, traits, tier)?,
         };
         let sizes = check_config(&config, &plan.layout, traits.content_bytes)?;
         let main = plan.layout.main();
         let sectors = main.lines.len() as u128 * main.line_sectors as u128;
         let percent = 100 - config.over_provisioning_percent as u128;
-        let capacity = (sectors * percent / 100) as u64;
-        Ok(Frame { config, plan, sizes, capacity })
+        let host = (sectors * percent / 100) as u64;
+        let capacity = match config.map {
+            MapKind::Whole => host,
+            MapKind::Cached => host + cache::pages_for(host),
+        };
+        Ok(Frame { config, plan, sizes, capacity, host })
     }
 }
 
@@ -159,11 +208,11 @@ impl Need {
         let geo = Geometry { chunks_per_pu: 64, ..*device.geometry() };
         let Frame { plan, sizes, .. } = Frame::on(&geo, device.traits(), config)?;
         let (layout, main) = (&plan.layout, plan.layout.main());
-        let line = main.line_sectors as u64;
+        let line = main.stripe_sectors() as u64;
         Ok(Need {
             line,
             fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes) as u64,
-            per_line: sync::spare_for_padding(layout) / main.lines.len() as u64,
+            per_line: sync::spare_for_padding(layout) / u64::from(main.stripes()),
         })
     }
 
@@ -207,11 +256,16 @@ fn main_streams(geo: &Geometry, traits: &Traits, others: u32) -> Result<usize, C
     }
 }
 
-/// All chunks in the native mode.
-fn one_region(geo: &Geometry, traits: &Traits) -> Result<Plan, CreateError> {
-    let layout = Layout::new(geo, &[native(geo, traits, 0..geo.chunks_per_pu)]);
+/// All chunks in the native mode, in lines of what GC is to collect.
+fn one_region(geo: &Geometry, traits: &Traits, victim: Victim) -> Result<Plan, CreateError> {
+    let width = match victim {
+        Victim::Line => geo.pus(),
+        Victim::Block => 1,
+    };
+    let region = RegionSpec { width, ..native(geo, traits, 0..geo.chunks_per_pu) };
+    let layout = Layout::new(geo, &[region]);
     let streams = main_streams(geo, traits, 0)?;
-    let pools = vec![PoolSpec { into: MAIN, host: 0, own: streams - 1 }];
+    let pools = vec![PoolSpec { into: MAIN, host: 0, own: streams - 1, width }];
     Ok(Plan { layout, pools, streams: vec![MAIN; streams] })
 }
 
@@ -282,9 +336,10 @@ fn with_slc(geo: &Geometry, traits: &Traits, tier: &TierConfig) -> Result<Plan, 
     let others = if lines > 0 { vec![BUFFER, JOURNAL] } else { vec![BUFFER] };
     let main = main_streams(geo, traits, others.len() as u32)?;
     // What leaves a region goes to the main pool, for all that is counted beforehand.
-    let alone = |stream: usize| PoolSpec { into: MAIN, host: stream, own: stream };
+    let alone = |stream: usize| PoolSpec { into: MAIN, host: stream, own: stream, width: pus };
     let last = main + others.len() - 1;
-    let pools = vec![PoolSpec { into: MAIN, host: 0, own: main - 1 }, alone(main), alone(last)];
+    let first = PoolSpec { into: MAIN, host: 0, own: main - 1, width: pus };
+    let pools = vec![first, alone(main), alone(last)];
     let mut streams = vec![MAIN; main];
     streams.extend(others);
     Ok(Plan { layout, pools, streams })
@@ -303,17 +358,22 @@ fn check_config(
         Err(CreateError::Config { field, value, range: format!("{least} to {most}") })
     };
     let main = layout.main();
+    if let Some(entries) = config.map_cache {
+        within("map_cache", entries.into(), 1, u64::from(u32::MAX))?;
+    }
     let percent = config.over_provisioning_percent as u64;
     within("over_provisioning_percent", percent, 1, 90)?;
     let water = config.gc_low_water_lines as u64;
-    within("gc_low_water_lines", water, 2, main.lines.len() as u64)?;
+    within("gc_low_water_lines", water, 2, u64::from(main.stripes()))?;
     let all_units = layout.positions as u64 * main.unit as u64;
     let buffer = config.buffer_sectors.map_or((2 * all_units).max(128), u64::from);
     // A rest too small for a unit may wait for ever; the largest piece must fit beside it.
     let buffer_least = 4 * main.unit as u64;
     let user_room = within("buffer_sectors", buffer, buffer_least, 1 << 24)?;
     let vector = flashlane_base::VECTOR_MAX as u64;
-    let reads = (2 * all_units).div_ceil(vector).clamp(1, 64);
+    // Blocks are on one die each: a read for each die at least.
+    let dies = if main.width == 1 { u64::from(layout.positions) } else { 1 };
+    let reads = (2 * all_units).div_ceil(vector).max(dies).min(64);
     let reads = config.gc_reads.map_or(reads, u64::from);
     let reads = within("gc_reads", reads, 1, 1024)?;
     let window = (main.window + main.unit).min(main.chunk_sectors);

@@ -256,6 +256,11 @@ impl Controller {
             self.scratch.cause[i] = cause;
             self.stats.count(cause, slc);
             user += (cause == Cause::User) as u64;
+            if cause == Cause::Metadata
+                && let Some(cache) = &mut self.cache
+            {
+                cache.note_programmed();
+            }
         }
         self.stats.ftl.buffered_now -= user;
         let content = Gather::new(self.buffer.slab(), &slots, self.content_bytes);
@@ -348,6 +353,9 @@ impl Controller {
             if s.live {
                 (s.at, s.stage) = (at, Stage::Window);
                 self.map.take(at, s.lba);
+                if let Some(cache) = &mut self.cache {
+                    cache.changed(s.lba, s.cause);
+                }
                 valid += 1;
             } else {
                 self.buffer.free(*slot);

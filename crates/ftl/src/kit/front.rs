@@ -126,7 +126,7 @@ impl DriveFtl {
     }
 
     /// Waits until the buffer has room for `sectors` sectors from `lba`.
-    async fn wait_for_room(&self, cx: &Cx, lba: u32, sectors: u32) {
+    pub(super) async fn wait_for_room(&self, cx: &Cx, lba: u32, sectors: u32) {
         {
             let mut c = self.controller.lock();
             c.map.prefetch(lba);
@@ -212,15 +212,20 @@ impl Controller {
         }
     }
 
-    /// Takes a sector of the host into the buffer, which has room for it; what is not used of the
-    /// room is added to `left`.
+    /// Takes a sector of the host, or of the map, into the buffer, which has room for it; what is not
+    /// used of the room is added to `left`.
     #[inline]
-    fn admit(&mut self, kind: Kind, lba: u32, content: &[u8], left: &mut Room) {
-        self.stats.ftl.host_written += 1;
+    pub(super) fn admit(&mut self, kind: Kind, lba: u32, content: &[u8], left: &mut Room) {
+        let of_map = self.cache.as_ref().is_some_and(|cache| lba >= cache.first);
+        let cause = if of_map { Cause::Metadata } else { Cause::User };
+        self.stats.ftl.host_written += u64::from(!of_map);
         self.stamp += 1;
         let slot = match self.map.get(lba) {
             Entry::Slot(slot) if self.may_overwrite(slot, kind) => {
-                self.overwrite(slot);
+                match of_map {
+                    true => self.buffer.slot_mut(slot).cause = cause,
+                    false => self.overwrite(slot),
+                }
                 left.user += 1;
                 slot
             }
@@ -228,11 +233,11 @@ impl Controller {
                 self.retire_copy(entry, left);
                 let slot = self.buffer.alloc(kind);
                 let s = self.buffer.slot_mut(slot);
-                (s.lba, s.at, s.cause, s.kind) = (lba, NIL, Cause::User, kind);
+                (s.lba, s.at, s.cause, s.kind) = (lba, NIL, cause, kind);
                 (s.live, s.discarded, s.holds_room) = (true, false, true);
                 self.map.set(lba, Entry::Slot(slot));
                 self.buffer.push_back(slot);
-                self.stats.ftl.buffered_now += 1;
+                self.stats.ftl.buffered_now += u64::from(!of_map);
                 slot
             }
         };
@@ -279,6 +284,9 @@ impl Controller {
         }
         self.retire_copy(entry, left);
         self.map.set(lba, Entry::Unmapped);
+        if let Some(cache) = &mut self.cache {
+            cache.changed(lba, Cause::User);
+        }
         true
     }
 

@@ -25,6 +25,7 @@ use flashlane_ocssd::device::{
 };
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -37,7 +38,7 @@ use super::stats::note_victim;
 use super::tier::BUFFER;
 use super::{Controller, DriveFtl, Phase, Room, read};
 
-/// Lines beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
+/// Lines over all PUs beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
 /// let the padding of a barrier eat what a victim of a short line wins.
 const GATHERED: u32 = 3;
 
@@ -67,11 +68,13 @@ pub(super) struct Gc {
     /// Next physical sector of the victim to look at.
     scan: u32,
     scan_end: u32,
+    /// Victims that were begun beside it, where lines lie abreast: (line, scan, its end).
+    beside: VecDeque<(u32, u32, u32)>,
     movers: Vec<Mover>,
     idle: Vec<u32>,
     reads: u32,
     eraser: Option<Waiter>,
-    /// A line is being erased.
+    /// Lines are being erased.
     erasing: bool,
     /// Programs that the host may do while GC is wanted, in sectors.
     pace: u32,
@@ -92,6 +95,7 @@ impl Gc {
             victim: None,
             scan: 0,
             scan_end: 0,
+            beside: VecDeque::new(),
             movers: (0..movers).map(|_| Mover::default()).collect(),
             idle: Vec::new(),
             reads: 0,
@@ -113,7 +117,7 @@ impl Gc {
         )
     }
 
-    /// A line is being erased.
+    /// Lines are being erased.
     pub(super) fn is_erasing(&self) -> bool {
         self.erasing
     }
@@ -158,7 +162,8 @@ pub(super) async fn mover(ftl: Arc<DriveFtl>, cx: Cx, me: u32) {
     }
 }
 
-/// Erases lines that nobody needs any more, one line at a time, until the device stops.
+/// Erases lines that nobody needs any more until the device stops: one at a time or, where lines lie
+/// abreast, as many at once as there are PUs.
 pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
     loop {
         let next = poll_fn(|_| {
@@ -167,25 +172,29 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
             if c.phase == Phase::Stopped {
                 return Poll::Ready(None);
             }
-            match c.next_erase() {
-                Some(line) => Poll::Ready(Some((line, c.place.to_erase(line)))),
-                None => Poll::Pending,
+            match c.next_erases() {
+                lines if lines.is_empty() => Poll::Pending,
+                lines => Poll::Ready(Some(lines)),
             }
         });
-        let Some((line, positions)) = next.await else {
+        let Some(lines) = next.await else {
             return;
         };
         if !mutant!("kit.open-chunk-erased") {
-            finish(&ftl, &cx, line).await;
+            for (line, _) in &lines {
+                finish(&ftl, &cx, *line).await;
+            }
         }
-        let failed = erase(&ftl, &cx, line, &positions).await;
+        let failed = erase(&ftl, &cx, &lines).await;
         let mut c = ftl.controller.lock();
-        c.stats.ftl.erases += positions.len() as u64;
-        c.stats.ftl.erase_failures += failed.len() as u64;
-        if !mutant!("kit.void-beyond-erase") {
-            c.forget_voids(line, &positions);
+        for ((line, positions), failed) in lines.iter().zip(&failed) {
+            c.stats.ftl.erases += positions.len() as u64;
+            c.stats.ftl.erase_failures += failed.len() as u64;
+            if !mutant!("kit.void-beyond-erase") {
+                c.forget_voids(*line, positions);
+            }
+            c.place.erased(*line, positions, failed);
         }
-        c.place.erased(line, &positions, &failed);
         c.gc.erasing = false;
         c.check_spare();
         ftl.go_on(&cx, c, None, Room::default());
@@ -215,29 +224,32 @@ async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
     }
 }
 
-/// Erases the chunks of `line` at these positions; returns the positions that failed.
-async fn erase(ftl: &DriveFtl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
+/// Erases the chunks of lines at these positions, all at once; returns the positions that failed, by
+/// line.
+async fn erase(ftl: &DriveFtl, cx: &Cx, lines: &[(u32, Vec<u32>)]) -> Vec<Vec<u32>> {
     let format = ftl.device.format();
-    let at = |p: &u32| format.pack(ftl.layout.chunk(line, *p));
-    let flights: Vec<_> = positions
-        .chunks(VECTOR_MAX)
-        .map(|part| {
+    let parts = (0..).zip(lines).flat_map(|(i, (line, positions))| {
+        positions.chunks(VECTOR_MAX).map(move |part| (i, *line, part))
+    });
+    let flights: Vec<_> = parts
+        .map(|(i, line, part)| {
+            let at = |p: &u32| format.pack(ftl.layout.chunk(line, *p));
             let addrs: Vec<Ppa> = part.iter().map(at).collect();
             let cell = match mutant!("slc.erased-into-tlc") {
                 true => CellMode::Native,
                 false => ftl.layout.of(line).mode,
             };
             let flags = Flags { cause: Cause::Gc, cell, ..Flags::default() };
-            (part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
+            (i, line, part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
         })
         .collect();
-    let mut failed = Vec::new();
-    for (part, flight) in flights {
+    let mut failed = vec![Vec::new(); lines.len()];
+    for (of, line, part, flight) in flights {
         let done = flight.await;
         for (i, position) in part.iter().enumerate() {
             match done.status(i) {
                 Status::Ok => {}
-                Status::OfflineChunk | Status::InvalidReset => failed.push(*position),
+                Status::OfflineChunk | Status::InvalidReset => failed[of].push(*position),
                 other => panic!("erase of line {line}, position {position} gave {other:?}"),
             }
         }
@@ -246,11 +258,13 @@ async fn erase(ftl: &DriveFtl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32
 }
 
 impl Controller {
-    /// The next line to be erased.
-    fn next_erase(&mut self) -> Option<u32> {
-        let line = self.place.next_erase(self.barriers_done())?;
-        self.gc.erasing = true;
-        Some(line)
+    /// The next lines to be erased, with the positions of their chunks: what a line over all PUs has
+    /// at most.
+    fn next_erases(&mut self) -> Vec<(u32, Vec<u32>)> {
+        let (most, done) = (self.place.abreast(MAIN), self.barriers_done());
+        let lines: Vec<u32> = (0..most).map_while(|_| self.place.next_erase(done)).collect();
+        self.gc.erasing = !lines.is_empty();
+        lines.into_iter().map(|line| (line, self.place.to_erase(line))).collect()
     }
 
     #[inline]
@@ -263,8 +277,10 @@ impl Controller {
         let stocks = self.phase == Phase::Running;
         // Lines that wait for a barrier share its padding: some may gather.
         let coming = self.place.coming(MAIN);
-        let gathering = if self.capacitors { 0 } else { GATHERED.min(coming) };
-        let coming = coming - gathering;
+        let gathered = GATHERED * self.place.abreast(MAIN);
+        let gathering = if self.capacitors { 0 } else { gathered.min(coming) };
+        // Those that were begun beside a victim are as good as on their way.
+        let coming = coming - gathering + self.gc.beside.len() as u32;
         let low = stocks && self.place.free_lines(MAIN) + coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
         let denied = self.place.is_host_denied(MAIN) || self.migration_is_denied();
@@ -293,7 +309,7 @@ impl Controller {
     /// Pays for host programs, at most for a line: what was saved up while nobody wrote must not
     /// let the host run into the reserve.
     fn earn(&mut self, sectors: u32) {
-        let most = self.place.layout.main().line_sectors;
+        let most = self.place.layout.main().stripe_sectors();
         self.gc.pace = (self.gc.pace + sectors).min(most);
     }
 
@@ -358,7 +374,7 @@ impl Controller {
         let mover = &mut self.gc.movers[me as usize];
         mover.waiter = Some(cx.waiter());
         let before = (self.place.leaving(), self.gc.hopeless);
-        while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
+        while let Some(victim) = self.victim_to_read() {
             let room = self.room_to_go_on();
             let slow = self.place.layout.of(victim).pool == BUFFER;
             if slow && (self.victim_rests(victim) || !self.may_migrate(cx)) {
@@ -378,6 +394,7 @@ impl Controller {
                 return Some(self.submit_move(cx, device, me));
             }
             self.gc.victim = None;
+            self.resume_beside(0);
             self.place.will_come(victim);
             if self.place.line(victim).moving == 0 {
                 self.victim_done(cx, victim);
@@ -401,6 +418,77 @@ impl Controller {
             self.gc.idle.push(me);
         }
         None
+    }
+
+    /// The victim to read from next. A single chunk is on one die: where that is reading for GC, another
+    /// victim is, that was begun or is begun now, as many as there are PUs.
+    fn victim_to_read(&mut self) -> Option<u32> {
+        let Some(victim) = self.gc.victim else {
+            return self.take_victim();
+        };
+        if self.place.abreast(MAIN) == 1 || self.place.line(victim).moving == 0 {
+            return Some(victim);
+        }
+        let rests = |(line, ..): &(u32, u32, u32)| self.place.line(*line).moving == 0;
+        if let Some(at) = self.gc.beside.iter().position(rests) {
+            self.set_beside(victim);
+            self.resume_beside(at);
+        } else if let Some(other) = self.may_begin_beside() {
+            self.set_beside(victim);
+            self.begin_counted(other);
+        }
+        self.gc.victim
+    }
+
+    /// A victim to begin beside others: free lines are still few with those, and there is room for all that
+    /// they have to move before any of them is erased.
+    fn may_begin_beside(&self) -> Option<u32> {
+        let few = self.gc.beside.len() as u32 + 1 < self.place.abreast(MAIN);
+        if !few || self.read_only.is_some() || !self.gc_is_wanted() {
+            return None;
+        }
+        let other = self.worth_collecting()?;
+        let valid = self.place.line(other).valid;
+        let fits = self.place.room_now(MAIN)
+            >= self.moving()
+                + self.gc_reading()
+                + self.victims_valid()
+                + valid
+                + self.room_beside_moves();
+        (fits || mutant!("kit.victims-beside-without-room")).then_some(other)
+    }
+
+    /// Sectors of victims that are still to be read.
+    fn victims_valid(&self) -> u32 {
+        let lines = self.gc.beside.iter().map(|(line, ..)| *line).chain(self.gc.victim);
+        lines.map(|line| self.place.line(line).valid).sum()
+    }
+
+    /// What a barrier may program, where there are barriers.
+    fn room_beside_moves(&self) -> u32 {
+        if self.capacitors { 0 } else { self.room_for_barrier() }
+    }
+
+    /// Victims that are being read from.
+    #[cfg(test)]
+    pub(super) fn victims_begun(&self) -> usize {
+        self.gc.beside.len() + usize::from(self.gc.victim.is_some())
+    }
+
+    fn set_beside(&mut self, victim: u32) {
+        self.gc.beside.push_back((victim, self.gc.scan, self.gc.scan_end));
+    }
+
+    /// Goes on with one of the victims that were begun, if there is one.
+    fn resume_beside(&mut self, at: usize) {
+        if let Some((line, scan, end)) = self.gc.beside.remove(at) {
+            (self.gc.victim, self.gc.scan, self.gc.scan_end) = (Some(line), scan, end);
+        }
+    }
+
+    /// There is more to be read of a victim.
+    fn is_being_read(&self, victim: u32) -> bool {
+        self.gc.victim == Some(victim) || self.gc.beside.iter().any(|(line, ..)| *line == victim)
     }
 
     /// Starts on the closed line with most garbage, if GC is wanted; else on what is to leave SLC.
@@ -454,7 +542,8 @@ impl Controller {
             true => self.stats.ftl.host_discarded,
             false => self.gc.unmapped,
         };
-        self.stats.ftl.host_written + unmapped
+        let of_map = self.cache.as_ref().map_or(0, |cache| cache.write_backs());
+        self.stats.ftl.host_written + of_map + unmapped
     }
 
     /// The host has discarded mapped sectors.
@@ -472,13 +561,18 @@ impl Controller {
         if !self.has_room_beside_barrier(victim) {
             return None;
         }
+        self.begin_counted(victim);
+        Some(victim)
+    }
+
+    /// Starts on a closed line of the main pool, and notes whether the host made its garbage.
+    fn begin_counted(&mut self, victim: u32) {
         let valid = self.begin_on(victim);
         let host_did = self.host_did();
         if std::mem::replace(&mut self.gc.since, host_did) != host_did {
             self.gc.fruitless = 0;
         }
         self.gc.fruitless += u64::from(valid > 0);
-        Some(victim)
     }
 
     /// Starts on a closed line; returns how many live sectors it has.
@@ -605,6 +699,9 @@ impl Controller {
                 self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
                 self.buffer.take_over(*slot, moves, *lba, oob[i]);
                 self.map.set(*lba, Entry::Slot(*slot));
+                if let Some(cache) = &mut self.cache {
+                    cache.note_move(*lba);
+                }
                 moved += 1;
             } else {
                 match mutant!("kit.unreadable-dropped") {
@@ -630,7 +727,8 @@ impl Controller {
         let line = self.place.line_mut(victim);
         line.valid -= left;
         line.moving -= 1;
-        if line.moving == 0 && self.gc.victim != Some(victim) {
+        let moving = line.moving;
+        if moving == 0 && !self.is_being_read(victim) {
             self.victim_done(cx, victim);
         }
     }

@@ -37,6 +37,7 @@
 //! One mutex guards the controller's state, never held across an await: it is one controller.
 
 mod buffer;
+mod cache;
 mod create;
 mod drain;
 mod dump;
@@ -63,8 +64,9 @@ use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::sync::Arc;
 
+pub use cache::MapStats;
 pub(crate) use create::Need;
-pub use create::{CreateError, DriveConfig};
+pub use create::{CreateError, DriveConfig, MapKind, Victim};
 pub use dump::Dump;
 pub(crate) use read::content_crc;
 pub use recover::{MountError, Recovery};
@@ -74,6 +76,7 @@ pub use tier::{TierConfig, TierStats};
 use crate::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Payload, Started};
 use crate::stats::{FtlStats, Gauges};
 use buffer::{Buffer, Kind, Sizes, Stage};
+use cache::MapCache;
 use create::Frame;
 use drain::{Scratch, Window, Worker};
 use gc::Gc;
@@ -113,6 +116,10 @@ pub struct DriveFtl {
     room: Credits,
     /// Woken while the device drains, or a barrier is under way, when something has ended.
     settled: Notify,
+    /// Its map is on flash and cached.
+    has_cached_map: bool,
+    /// Woken when a translation page was written, or none will be.
+    mapped: Notify,
 }
 
 /// Whether background tasks go on.
@@ -161,6 +168,7 @@ struct Controller {
     capacitors: bool,
     barriers: Barriers,
     tier: Option<Box<Tier>>,
+    cache: Option<Box<MapCache>>,
     /// Pages that may be dirty while the device runs.
     dirty_pages: u32,
     /// See [`reach`].
@@ -189,12 +197,12 @@ impl DriveFtl {
         config: impl Into<DriveConfig>,
     ) -> Result<Arc<DriveFtl>, CreateError> {
         let geo = *device.geometry();
-        let Frame { config, plan, sizes, capacity } = Frame::of(&*device, config.into())?;
+        let Frame { config, plan, sizes, capacity, host } = Frame::of(&*device, config.into())?;
         let mut place = Place::new(plan, |pu| device.chunk_report(pu, 0, geo.chunks_per_pu))
             .map_err(|chunks| CreateError::NotBlank { chunks })?;
         let layout = &place.layout;
         let reserve = if config.capacitors { 0 } else { sync::reserve(layout, &sizes) };
-        let line = layout.main().line_sectors as u64;
+        let line = layout.main().stripe_sectors() as u64;
         let mut needed = place::SPARE_LINES_MIN * line + reserve as u64;
         if !config.capacitors {
             needed += sync::spare_for_padding(layout);
@@ -208,7 +216,7 @@ impl DriveFtl {
                 needed,
             });
         }
-        let parts = Parts { sizes, place, capacity };
+        let parts = Parts { sizes, place, capacity, host };
         let (ftl, movers) = parts.assemble(device, &config);
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
@@ -231,6 +239,9 @@ impl DriveFtl {
         if !self.capacitors {
             cx.spawn(sync::syncer(self.clone(), cx.clone()));
         }
+        for _ in 0..self.mappers() {
+            cx.spawn(cache::mapper(self.clone(), cx.clone()));
+        }
         if self.has_slc {
             cx.spawn(tier::idler(self.clone(), cx.clone()));
         }
@@ -243,6 +254,7 @@ impl DriveFtl {
         c.buffer.give_gc_room(room.gc);
         c.leave_emptied(cx);
         c.dispatch(cx, me);
+        c.call_mappers(cx);
         let mut user = room.user;
         if !self.capacitors {
             user = c.ration(user);
@@ -261,6 +273,7 @@ impl DriveFtl {
             self.settled.wake(cx);
         }
         if tell {
+            self.mapped.wake(cx);
             // Nobody will ever get room again: let them all in, to be refused.
             self.room.release(cx, u32::MAX as u64);
         }
@@ -276,6 +289,7 @@ impl DriveFtl {
             }
             self.go_on(cx, c, None, Room::default());
         }
+        self.mapped.wake(cx);
         self.settle(cx).await;
         self.flush_device(cx).await;
     }
@@ -320,6 +334,7 @@ impl DriveFtl {
         c.wake_gc(cx);
         c.call_syncer(cx);
         c.call_idler(cx);
+        c.wake_mappers(cx);
         drop(c);
         self.settled.wake(cx);
     }
@@ -385,12 +400,14 @@ struct Parts {
     sizes: Sizes,
     place: Place,
     capacity: u64,
+    /// Of it, what the host sees.
+    host: u64,
 }
 
 impl Parts {
     /// An FTL with nothing in it, and how many movers it has.
     fn assemble(self, device: Arc<dyn Device>, config: &DriveConfig) -> (DriveFtl, u32) {
-        let Parts { sizes, place, capacity } = self;
+        let Parts { sizes, place, capacity, host } = self;
         let (layout, traits) = (place.layout.clone(), *device.traits());
         let windows = place.streams() * layout.positions as usize;
         let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
@@ -404,7 +421,7 @@ impl Parts {
             map: Map::new(capacity, layout.sectors.into()),
             pages: Pages::new(capacity as u32, layout.grains()),
             buffer: Buffer::new(sizes),
-            gc: Gc::new(config.gc_low_water_lines, movers),
+            gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
             windows: (0..windows).map(|_| Window::new()).collect(),
             content_bytes: traits.content_bytes,
@@ -418,6 +435,10 @@ impl Parts {
                 // Two lines are what it takes to wrap.
                 let region = layout.regions.iter().any(|r| r.pool == tier::JOURNAL);
                 Box::new(Tier::new(tier, region.then(|| sectors.skip(2).sum())))
+            }),
+            cache: (config.map == MapKind::Cached).then(|| {
+                let fits = (host / 32).max(1024) as u32;
+                Box::new(MapCache::new(host as u32, config.map_cache.unwrap_or(fits)))
             }),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             reach,
@@ -433,7 +454,7 @@ impl Parts {
         };
         let ftl = DriveFtl {
             info: BlockInfo {
-                capacity,
+                capacity: host,
                 content_bytes: traits.content_bytes,
                 layer: config.kind.name(),
             },
@@ -445,6 +466,8 @@ impl Parts {
             controller: Mutex::new(controller),
             room: Credits::new(sizes.user_room as u64),
             settled: Notify::new(),
+            has_cached_map: config.map == MapKind::Cached,
+            mapped: Notify::new(),
             device,
             layout,
         };
@@ -471,7 +494,20 @@ impl BlockDev for DriveFtl {
         }
         let (lba, sectors) = (io.lba.get() as u32, io.sectors);
         match io.payload {
+            Payload::Read(to) if self.has_cached_map && self.misses_entries(lba, sectors) => {
+                Started::later(async move {
+                    self.translate(cx, lba, sectors).await;
+                    self.read(cx, lba, sectors, to).await
+                })
+            }
             Payload::Read(to) => self.read(cx, lba, sectors, to),
+            Payload::Write(content) if self.has_cached_map && self.map_is_behind() => {
+                let how = (io.fua, io.hint.journal);
+                Started::later(async move {
+                    self.wait_for_map(cx).await;
+                    self.write(cx, lba, sectors, content, how).await
+                })
+            }
             Payload::Write(content) => {
                 self.write(cx, lba, sectors, content, (io.fua, io.hint.journal))
             }
@@ -488,6 +524,7 @@ impl BlockDev for DriveFtl {
     }
 
     fn extent(&self, lba: flashlane_base::Lba, most: u64) -> Extent {
+        let most = most.min(self.info.capacity.saturating_sub(lba.get()));
         let (sectors, holds) = self.controller.lock().map.alike(lba.get(), most);
         Extent { sectors, holds }
     }

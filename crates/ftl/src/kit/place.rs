@@ -13,6 +13,10 @@
 //! 4.1; our unit is `ws_opt`, a page in each plane). A unit goes to the next *idle* PU in that
 //! order: a slow die is overtaken and catches up before the line ends.
 //!
+//! Where a line is a single chunk (GC by block), a stream has one open on each PU: lines *abreast*.
+//! The stripe is the same, unit by unit over the PUs. A PU gets its next chunk when the stripe comes
+//! to it; one that has no free chunk is passed over, and GC makes room wherever garbage is.
+//!
 //! Each line belongs to a *pool*, and never to another. A pool says which stream the host writes in
 //! it, which one GC does, and into which pool the live sectors of its victims go. Host data and data
 //! moved by GC go to open lines of their own, so that what survives a victim is not mixed with what
@@ -129,12 +133,14 @@ const WRITTEN: u8 = 4;
 /// device.
 const UNFINISHED: u8 = 8;
 
-/// The open line of a stream.
+/// The open lines of a stream.
 #[derive(Clone, Debug)]
 struct Stream {
     /// Where its lines are from.
     pool: usize,
-    line: u32,
+    /// One, or one for each group of `width` positions; [`NIL`] where none is open.
+    lines: Vec<u32>,
+    width: u32,
     /// Positions whose chunk has sectors left.
     room: Bits,
     /// Next sector of its chunk per position.
@@ -145,6 +151,52 @@ struct Stream {
     left: u32,
 }
 
+impl Stream {
+    fn new(pool: usize, width: u32, positions: u32) -> Stream {
+        Stream {
+            pool,
+            lines: vec![NIL; (positions / width) as usize],
+            width,
+            room: Bits::new(positions),
+            next: vec![0; positions as usize],
+            cursor: 0,
+            left: 0,
+        }
+    }
+
+    /// Its lines lie side by side.
+    #[inline]
+    fn is_abreast(&self) -> bool {
+        self.lines.len() > 1
+    }
+
+    /// Which of its lines has this position.
+    #[inline]
+    fn group(&self, position: u32) -> usize {
+        if self.is_abreast() { (position / self.width) as usize } else { 0 }
+    }
+
+    /// The open line at a position.
+    #[inline]
+    fn line_at(&self, position: u32) -> u32 {
+        self.lines[self.group(position)]
+    }
+
+    /// Nothing more fits the chunk at this position; with its last chunk its line is full.
+    #[inline]
+    fn fill(&mut self, position: u32) {
+        self.room.set(position, false);
+        let group = self.group(position);
+        let full = match self.is_abreast() {
+            true => (0..self.width).all(|i| !self.room.has(group as u32 * self.width + i)),
+            false => self.left == 0,
+        };
+        if full {
+            self.lines[group] = NIL;
+        }
+    }
+}
+
 /// What a pool is to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolSpec {
@@ -153,13 +205,18 @@ pub(super) struct PoolSpec {
     /// Streams that the host and GC write. The same one where there is one, or GC writes none.
     pub(super) host: usize,
     pub(super) own: usize,
+    /// Positions that an open line has to itself: all of them, or those of a line where lines lie
+    /// abreast.
+    pub(super) width: u32,
 }
 
 /// Lines that take each other's place.
 #[derive(Clone, Debug)]
 struct Pool {
     spec: PoolSpec,
-    free: Vec<u32>,
+    /// By group of positions.
+    free: Vec<Vec<u32>>,
+    free_lines: u32,
     /// Lines of which GC moves live sectors out.
     victims: Vec<u32>,
     /// Lines on their way from victim to free: all live sectors found, not yet erased.
@@ -175,6 +232,32 @@ struct Pool {
     unit: u32,
     /// Chunks that are neither retired nor suspect, in sectors.
     good: u64,
+}
+
+impl Pool {
+    /// The group of a line whose first position this is.
+    fn group(&self, first: u32) -> usize {
+        if self.free.len() > 1 { (first / self.spec.width) as usize } else { 0 }
+    }
+
+    fn put(&mut self, line: u32, first: u32) {
+        let group = self.group(first);
+        self.free[group].push(line);
+        self.free_lines += 1;
+    }
+
+    /// A line that was thought to be free is not.
+    fn withdraw(&mut self, line: u32, first: u32) {
+        let group = self.group(first);
+        let before = self.free[group].len();
+        self.free[group].retain(|free| *free != line);
+        self.free_lines -= (before - self.free[group].len()) as u32;
+    }
+
+    /// Lines that are side by side.
+    fn abreast(&self) -> u32 {
+        self.free.len() as u32
+    }
 }
 
 /// What a mount has found, for [`Place::adopt`].
@@ -236,19 +319,14 @@ impl Place {
     fn empty(plan: Plan) -> Place {
         let Plan { layout, pools, streams } = plan;
         let positions = layout.positions;
-        let stream = |pool: usize| Stream {
-            pool,
-            line: NIL,
-            room: Bits::new(positions),
-            next: vec![0; positions as usize],
-            cursor: 0,
-            left: 0,
-        };
+        let widths: Vec<u32> = pools.iter().map(|spec| spec.width).collect();
+        let stream = |pool: usize| Stream::new(pool, widths[pool], positions);
         let pool = |(i, spec): (usize, PoolSpec)| {
             let of = || layout.regions.iter().filter(|r| r.pool == i);
             Pool {
                 spec,
-                free: Vec::new(),
+                free: vec![Vec::new(); (positions / spec.width) as usize],
+                free_lines: 0,
                 victims: Vec::new(),
                 coming: 0,
                 promised: 0,
@@ -289,7 +367,8 @@ impl Place {
             place.opened += 1;
             let sequence = place.opened;
             let pool = place.pool_of(line);
-            place.pools[pool].free.retain(|free| *free != line);
+            let first = place.layout.positions_of(line).start;
+            place.pools[pool].withdraw(line, first);
             let l = &mut place.lines[line as usize];
             let leaves = l.state == LineState::Leaving;
             (l.state, l.sequence) = (LineState::Closed, sequence);
@@ -395,17 +474,22 @@ impl Place {
         let mut open: Vec<(u32, u32)> = open.into_iter().map(|line| (room(line), line)).collect();
         open.retain(|(room, _)| *room > 0);
         open.sort_by_key(|(room, line)| (std::cmp::Reverse(*room), *line));
-        let resumed: Vec<_> = (0..self.streams.len())
-            .rev()
-            .filter(|s| self.streams[*s].pool == pool)
-            .zip(open)
-            .map(|(s, (left, line))| {
-                let next: Vec<_> =
-                    layout.positions_of(line).map(|p| (p, next_of(line, p))).collect();
-                (s, left, line, next)
+        let found: Vec<_> = open
+            .into_iter()
+            .map(|(left, line)| {
+                let next = layout.positions_of(line).map(|p| (p, next_of(line, p)));
+                (left, line, next.collect::<Vec<_>>())
             })
             .collect();
-        for (s, left, line, next) in resumed {
+        for (left, line, next) in found {
+            let first = self.layout.positions_of(line).start;
+            let takes = |s: &usize| {
+                let stream = &self.streams[*s];
+                stream.pool == pool && stream.line_at(first) == NIL
+            };
+            let Some(s) = (0..self.streams.len()).rev().find(takes) else {
+                continue;
+            };
             self.lines[line as usize].state = LineState::Open;
             let full = self.layout.of(line).chunk_sectors;
             for (position, next) in next {
@@ -414,7 +498,9 @@ impl Place {
                 self.streams[s].next[position as usize] = next;
                 self.streams[s].room.set(position, next < full);
             }
-            (self.streams[s].line, self.streams[s].left) = (line, left);
+            let group = self.streams[s].group(first);
+            self.streams[s].lines[group] = line;
+            self.streams[s].left += left;
         }
     }
 
@@ -467,7 +553,8 @@ impl Place {
                     l.state = LineState::Free;
                     l.promised = l.chunks * full;
                     self.pools[pool].promised += l.promised as u64;
-                    self.pools[pool].free.push(line);
+                    let first = self.layout.positions_of(line).start;
+                    self.pools[pool].put(line, first);
                 }
                 (true, false) => self.await_erase(line),
             }
@@ -526,7 +613,13 @@ impl Place {
     }
 
     pub(super) fn free_lines(&self, pool: usize) -> u32 {
-        self.pools[pool].free.len() as u32
+        self.pools[pool].free_lines
+    }
+
+    /// Lines of a pool that are side by side: as many have what one over all PUs has.
+    #[inline]
+    pub(super) fn abreast(&self, pool: usize) -> u32 {
+        self.pools[pool].abreast()
     }
 
     /// Lines of a pool that are on their way from victim to free: all live sectors are found, they
@@ -563,7 +656,7 @@ impl Place {
         let of = |pool: usize| {
             let p = &self.pools[pool];
             let outlook = self.outlook(pool, if pool == MAIN { moving } else { 0 });
-            let (free, coming, denied) = (p.free.len(), p.coming, p.host_denied);
+            let (free, coming, denied) = (p.free_lines, p.coming, p.host_denied);
             let now = self.room_now(pool);
             format!(
                 "({free} free, {coming} coming, denied {denied}, room {now}, outlook {outlook})"
@@ -590,7 +683,8 @@ impl Place {
     pub(super) fn has_spare_for(&self, capacity: u64) -> bool {
         let main = &self.pools[MAIN];
         let unit_each = (self.layout.positions * main.unit + main.reserve) as u64;
-        main.good >= capacity + SPARE_LINES_STOP * main.line_sectors as u64 + unit_each
+        main.good
+            >= capacity + SPARE_LINES_STOP * self.layout.main().stripe_sectors() as u64 + unit_each
     }
 
     pub(super) fn lines_in(&self, state: LineState) -> BTreeSet<u32> {
@@ -619,46 +713,84 @@ impl Place {
         let denied = !self.host_may_go_on(pool, moving);
         self.pools[pool].host_denied = denied;
         let stream = self.pools[pool].spec.host;
-        (!denied).then(|| self.next(stream))?
+        let may_open = !self.streams[stream].is_abreast()
+            || self.host_may_open(pool, moving)
+            || mutant!("kit.chunk-opened-unasked");
+        (!denied).then(|| self.next(stream, may_open))?
     }
 
     /// The same for sectors that GC has moved.
     #[inline]
     pub(super) fn next_of_gc(&mut self, pool: usize) -> Option<(usize, u32)> {
         let stream = self.stream_for_gc(pool)?;
-        self.next(stream)
+        self.next(stream, true)
     }
 
     #[inline]
-    fn next(&mut self, stream: usize) -> Option<(usize, u32)> {
-        if self.streams[stream].line == NIL {
-            self.open(stream);
+    fn next(&mut self, stream: usize, may_open: bool) -> Option<(usize, u32)> {
+        if self.streams[stream].is_abreast() {
+            return self.next_abreast(stream, may_open);
+        }
+        if self.streams[stream].left == 0 {
+            self.open(stream, 0);
         }
         let s = &self.streams[stream];
         let position = self.idle.next_common(&s.room, s.cursor)?;
         Some((stream, position))
     }
 
+    /// The same where each PU has an open line of its own, or gets one if one `may_open`.
+    fn next_abreast(&mut self, stream: usize, may_open: bool) -> Option<(usize, u32)> {
+        let (s, positions) = (&self.streams[stream], self.layout.positions);
+        let free = &self.pools[s.pool].free;
+        let opens = |p: u32| may_open && s.line_at(p) == NIL && !free[s.group(p)].is_empty();
+        let mut in_order = (0..positions).map(|i| (s.cursor + i) % positions);
+        let fits = |p: &u32| self.idle.has(*p) && (s.room.has(*p) || opens(*p));
+        let position = in_order.find(fits)?;
+        let group = s.group(position);
+        if s.lines[group] == NIL {
+            self.open(stream, group);
+        }
+        // A bad chunk of the new line may be just this one.
+        self.streams[stream].room.has(position).then_some((stream, position))
+    }
+
     /// True when a unit of the host takes no room that GC will need.
     #[inline]
     pub(super) fn host_may_go_on(&self, pool: usize, moving: u32) -> bool {
         let p = &self.pools[pool];
-        let opens = self.streams[p.spec.host].line == NIL;
-        if opens && p.free.is_empty() {
-            return false;
-        }
+        let opens = self.streams[p.spec.host].left == 0;
         let shared = p.spec.own == p.spec.host;
-        if !shared && !opens || p.spec.into != pool || mutant!("kit.host-takes-all") {
-            return true;
+        match opens || shared && p.spec.into == pool {
+            true => (!opens || p.free_lines > 0) && self.host_may_take(pool, moving),
+            false => true,
         }
-        self.leaves_room(pool, moving)
+    }
+
+    /// The host may open another line beside those that it has open.
+    fn host_may_open(&self, pool: usize, moving: u32) -> bool {
+        self.pools[pool].free_lines > 0 && self.host_may_take(pool, moving)
+    }
+
+    fn host_may_take(&self, pool: usize, moving: u32) -> bool {
+        let goes = self.pools[pool].spec.into != pool || mutant!("kit.host-takes-all");
+        goes || self.leaves_room(pool, moving)
     }
 
     /// What the host takes next leaves GC a line, and the reserve.
     fn leaves_room(&self, pool: usize, moving: u32) -> bool {
         let p = &self.pools[pool];
         let takes = if p.spec.own == p.spec.host { p.unit } else { p.line_sectors };
-        self.outlook(pool, moving) >= (takes + p.line_sectors + p.reserve) as i64
+        self.outlook(pool, moving) >= (takes + self.for_victims(pool) + p.reserve) as i64
+    }
+
+    /// What victims may need before any of them is free: a line, or one for each that is being read where
+    /// lines lie abreast.
+    fn for_victims(&self, pool: usize) -> u32 {
+        let p = &self.pools[pool];
+        let at_once = p.abreast() > 1 && !mutant!("kit.room-for-one-victim");
+        let victims = if at_once { p.victims.len().max(1) as u32 } else { 1 };
+        victims * p.line_sectors
     }
 
     /// True when the host's data has room that nobody needs.
@@ -671,14 +803,14 @@ impl Place {
     /// Sectors that GC can write to in a pool now, before anything is erased.
     pub(super) fn room_now(&self, pool: usize) -> u32 {
         let p = &self.pools[pool];
-        let free: u32 = p.free.iter().map(|line| self.line(*line).promised).sum();
+        let free: u32 = p.free.iter().flatten().map(|line| self.line(*line).promised).sum();
         self.streams[p.spec.own].left + free
     }
 
     /// Nothing more is programmed at this position of the line.
     pub(super) fn is_over(&self, stream: usize, line: u32, position: u32) -> bool {
         let s = &self.streams[stream];
-        s.line != line || !s.room.has(position)
+        s.line_at(position) != line || !s.room.has(position)
     }
 
     /// May a unit be programmed at this position of the line now?
@@ -688,7 +820,7 @@ impl Place {
 
     /// The stream that writes this line.
     pub(super) fn stream_of(&self, line: u32) -> Option<usize> {
-        self.streams.iter().position(|s| s.line == line)
+        self.streams.iter().position(|s| s.lines.contains(&line))
     }
 
     /// Number of lines that wait for an erase.
@@ -701,9 +833,10 @@ impl Place {
         self.leaving.iter().map(|line| self.line(*line).safe_after).max().unwrap_or(0)
     }
 
-    /// Some pool has no free line, and one that is to be erased.
+    /// Some pool has no free line, and one over all PUs, or what makes one, that is to be erased: a
+    /// single chunk is worth no barrier that pads chunks on all PUs.
     pub(super) fn is_short_of_lines(&self) -> bool {
-        self.pools.iter().any(|p| p.free.is_empty() && p.coming > 0)
+        self.pools.iter().any(|p| p.free_lines == 0 && p.coming >= p.abreast())
     }
 
     /// GC's own stream; where failed chunks or a power cut have taken the room it counted on and no
@@ -711,10 +844,10 @@ impl Place {
     fn stream_for_gc(&self, pool: usize) -> Option<usize> {
         let p = &self.pools[pool];
         let PoolSpec { own, host, .. } = p.spec;
-        if self.streams[own].line != NIL || !p.free.is_empty() {
+        if self.streams[own].left > 0 || p.free_lines > 0 {
             return Some(own);
         }
-        ((p.coming == 0 || self.lend) && self.streams[host].line != NIL).then_some(host)
+        ((p.coming == 0 || self.lend) && self.streams[host].left > 0).then_some(host)
     }
 
     /// Sectors that GC will have left to write to in a pool when all it has begun is done: its open
@@ -742,8 +875,8 @@ impl Place {
     /// the death of chunks leads here.
     pub(super) fn is_out_of_room(&self) -> bool {
         let p = &self.pools[MAIN];
-        let none_open = self.streams.iter().all(|s| s.pool != MAIN || s.line == NIL);
-        none_open && p.free.is_empty() && p.coming == 0
+        let none_open = self.streams.iter().all(|s| s.pool != MAIN || s.left == 0);
+        none_open && p.free_lines == 0 && p.coming == 0
     }
 
     /// No line of the main pool is on its way from closed to free.
@@ -764,16 +897,18 @@ impl Place {
         pool.victims.push(line);
     }
 
-    /// Opens the least-worn free line for stream `s`.
-    fn open(&mut self, s: usize) {
+    /// Opens the least-worn free line of a group of positions for stream `s`.
+    fn open(&mut self, s: usize, group: usize) {
         let pool = &mut self.pools[self.streams[s].pool];
-        let least = (0..pool.free.len())
+        let free = &mut pool.free[group];
+        let least = (0..free.len())
             .min_by_key(|i| {
-                let line = pool.free[*i];
+                let line = free[*i];
                 (self.lines[line as usize].erases, line)
             })
             .expect("the caller saw a free line");
-        let line = pool.free.swap_remove(least);
+        let line = free.swap_remove(least);
+        pool.free_lines -= 1;
         self.opened += 1;
         let l = &mut self.lines[line as usize];
         assert_eq!(l.state, LineState::Free);
@@ -781,9 +916,9 @@ impl Place {
         pool.promised -= std::mem::take(&mut l.promised) as u64;
         l.sequence = self.opened;
         let stream = &mut self.streams[s];
-        stream.line = line;
-        stream.left = 0;
+        stream.lines[group] = line;
         let full = self.layout.of(line).chunk_sectors;
+        let before = stream.left;
         // A line before may have had other positions: it has no room left anywhere.
         for position in self.layout.positions_of(line) {
             let usable = self.chunks[self.layout.chunk_index(line, position)] & RETIRED == 0;
@@ -791,7 +926,7 @@ impl Place {
             stream.next[position as usize] = 0;
             stream.left += full * usable as u32;
         }
-        assert!(stream.left > 0, "a line without a good chunk is dead, not free");
+        assert!(stream.left > before, "a line without a good chunk is dead, not free");
     }
 
     /// Takes the next `want` sectors of a stream at a position, as [`Place::next`] named them, in
@@ -799,7 +934,7 @@ impl Place {
     /// sectors). The PU is busy until [`Place::landed`].
     pub(super) fn claim(&mut self, stream: usize, position: u32, want: u32) -> (u32, u32, u32) {
         let stream = &mut self.streams[stream];
-        let (line, from) = (stream.line, stream.next[position as usize]);
+        let (line, from) = (stream.line_at(position), stream.next[position as usize]);
         assert!(line != NIL, "a stream without a line has no position");
         let region = self.layout.of(line);
         assert!(from < region.chunk_sectors);
@@ -808,10 +943,7 @@ impl Place {
         stream.cursor = (position + 1) % self.layout.positions;
         stream.left -= n;
         if from + n == region.chunk_sectors {
-            stream.room.set(position, false);
-        }
-        if stream.left == 0 {
-            stream.line = NIL;
+            stream.fill(position);
         }
         self.idle.set(position, false);
         let at = self.layout.chunk_index(line, position);
@@ -824,7 +956,7 @@ impl Place {
     /// whether it does.
     pub(super) fn landed(&mut self, line: u32, position: u32) -> bool {
         self.idle.set(position, true);
-        let open = self.streams.iter().any(|s| s.line == line);
+        let open = self.streams.iter().any(|s| s.line_at(position) == line);
         let l = &mut self.lines[line as usize];
         l.flying -= 1;
         let closes = l.flying == 0 && !open;
@@ -860,13 +992,10 @@ impl Place {
             return false;
         }
         self.chunks[at] |= if open { UNFINISHED } else { 0 };
-        if let Some(stream) = self.streams.iter_mut().find(|s| s.line == line) {
+        if let Some(stream) = self.streams.iter_mut().find(|s| s.line_at(position) == line) {
             stream.left -= full - stream.next[position as usize];
             stream.next[position as usize] = full;
-            stream.room.set(position, false);
-            if stream.left == 0 {
-                stream.line = NIL;
-            }
+            stream.fill(position);
         }
         true
     }
@@ -972,7 +1101,8 @@ impl Place {
             l.state = LineState::Dead;
         } else {
             l.state = LineState::Free;
-            pool.free.push(line);
+            let first = self.layout.positions_of(line).start;
+            pool.put(line, first);
         }
     }
 

@@ -196,7 +196,7 @@ impl Controller {
 
     /// A read at `at` is over; the last one out lets the eraser in.
     #[inline]
-    fn unpin(&mut self, cx: &Cx, at: u32) {
+    pub(super) fn unpin(&mut self, cx: &Cx, at: u32) {
         let line = self.place.layout.line_of(at);
         let l = self.place.line_mut(line);
         l.readers -= 1;

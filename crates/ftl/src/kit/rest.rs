@@ -35,7 +35,7 @@ use super::{Controller, DriveFtl, Phase, Room, buffer::Kind};
 /// discarded meanwhile.
 const TRIES: u32 = 3;
 
-/// Victims that a stop takes at most to make room for a snapshot.
+/// Victims over all PUs that a stop takes at most to make room for a snapshot.
 const VICTIMS_MAX: u32 = 8;
 
 /// What is being programmed.
@@ -86,7 +86,7 @@ pub(super) struct Writer {
 impl DriveFtl {
     /// Leaves a snapshot on a drained device, if it can.
     pub(super) async fn leave_snapshot(&self, cx: &Cx) {
-        let mut victims = VICTIMS_MAX;
+        let mut victims = VICTIMS_MAX * self.controller.lock().place.abreast(MAIN);
         for _ in 0..TRIES {
             while !self.begin_snapshot(cx) {
                 let Some(left) = victims.checked_sub(1).filter(|_| self.make_room(cx)) else {
@@ -140,7 +140,8 @@ impl Controller {
         let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
         // A blank device is found blank at once.
         let any = self.place.opened() > 0;
-        any && fits && calm && self.shape().lists() <= LISTS_MAX
+        let named = self.shape().lists() + self.place.open_lines_max().saturating_sub(2);
+        any && fits && calm && named <= LISTS_MAX
     }
 
     /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.
@@ -300,9 +301,11 @@ impl Controller {
     /// Digest of the chunk report, with a root and its copies still to be written in `chunk`.
     fn digest_of(&self, device: &(dyn Device + 'static), chunk: OpenChunk) -> [u64; 2] {
         let layout = &self.place.layout;
-        let report = |p: u32| device.chunk_report(layout.pu(p), 0, layout.lines);
+        let numbers = layout.chunk_numbers();
+        let report = |p: u32| device.chunk_report(layout.pu(p), 0, numbers);
         let mut all: Vec<_> = (0..layout.positions).map(report).collect();
-        let info = &mut all[chunk.position as usize][chunk.line as usize];
+        let number = layout.chunk_number(chunk.line);
+        let info = &mut all[chunk.position as usize][number as usize];
         info.state = ChunkState::Open;
         info.write_pointer = chunk.next + (self.reach + 1) * layout.main().unit;
         snapshot::digest(all.iter().flatten())

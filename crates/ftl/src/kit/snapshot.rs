@@ -33,7 +33,8 @@
 //!
 //! Words of the root: line, position and row of its first copy; units behind that with further
 //! copies; digest of the chunk report (4 words); body sectors; list sectors n; open lines, and two
-//! words to name them; from word 16 on n places of list sectors.
+//! words to name them; from word 16 on n places of list sectors, then the open lines beyond two
+//! (where a line is a chunk, one is open on each PU).
 
 use flashlane_base::mutant;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState};
@@ -151,7 +152,7 @@ pub(super) struct Root {
     /// Of the chunk report when all of it is on the medium.
     pub(super) digest: [u64; 2],
     pub(super) body: u32,
-    /// Lines that were open, at most two.
+    /// Lines that were open.
     pub(super) open: Vec<u32>,
     pub(super) lists: Vec<u32>,
 }
@@ -166,6 +167,7 @@ impl Root {
         let fill = std::iter::repeat_n(0, ROOT_HEAD - head.len() - counts.len());
         let words = head.into_iter().chain(counts).chain(fill);
         let words = words.chain(self.lists.iter().map(|at| at + 1));
+        let words = words.chain(self.open.iter().skip(2).copied());
         encode(Part::Root, 0, (capacity, self.stamp), words, out);
     }
 
@@ -176,9 +178,12 @@ impl Root {
         let long = |i: usize| w[i] as u64 | (w[i + 1] as u64) << 32;
         let (body, lists, open) = (w[8], w[9] as usize, w[10] as usize);
         let fits = (body as usize, lists) == (shape.body(), shape.lists());
-        if !fits || lists > LISTS_MAX || open > 2 {
+        let beyond = open.saturating_sub(2);
+        if !fits || lists > LISTS_MAX || beyond > LISTS_MAX - lists {
             return None;
         }
+        let here = w[11..11 + open.min(2)].iter();
+        let further = &w[ROOT_HEAD + lists..ROOT_HEAD + lists + beyond];
         let places = &w[ROOT_HEAD..ROOT_HEAD + lists];
         let lists = places.iter().map(|at| at.checked_sub(1)).collect::<Option<Vec<u32>>>()?;
         Some(Root {
@@ -189,7 +194,7 @@ impl Root {
             behind: w[3],
             digest: [long(4), long(6)],
             body,
-            open: w[11..11 + open].to_vec(),
+            open: here.chain(further).copied().collect(),
             lists,
         })
     }

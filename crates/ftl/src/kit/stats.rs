@@ -20,10 +20,6 @@ pub struct DriveStats {
     /// Victims by the share of their sectors that was garbage when GC took them, in tenths: how
     /// well the device's garbage collection could do (ParaFS 4.3 compares file systems by it).
     pub victims_by_invalid_tenths: [u64; INVALID_CLASSES],
-    /// Sum over victims of sectors that were garbage.
-    pub victim_invalid_sectors: u64,
-    /// Sum over victims of all their sectors.
-    pub victim_sectors: u64,
     /// Sectors whose newest content was lost in a GC read since create.
     pub poisoned: u64,
     /// Chunks never used again, factory bad ones included.
@@ -57,12 +53,6 @@ impl DriveStats {
     pub fn native_programmed(&self, cause: Cause) -> u64 {
         self.ftl.programmed_for(cause) - self.slc_programmed[cause as usize]
     }
-
-    /// Mean share of a victim that was garbage; `None` before the first victim.
-    pub fn victim_invalid_share(&self) -> Option<f64> {
-        let invalid = self.victim_invalid_sectors as f64;
-        (self.victim_sectors > 0).then(|| invalid / self.victim_sectors as f64)
-    }
 }
 
 /// Notes a victim of `sectors` of which `valid` are live.
@@ -70,8 +60,8 @@ pub(super) fn note_victim(stats: &mut DriveStats, valid: u32, sectors: u32) {
     let invalid = sectors - valid.min(sectors);
     let tenths = invalid as u64 * (INVALID_CLASSES as u64 - 1) / sectors.max(1) as u64;
     stats.victims_by_invalid_tenths[tenths as usize] += 1;
-    stats.victim_invalid_sectors += invalid as u64;
-    stats.victim_sectors += sectors as u64;
+    stats.ftl.gc_victim_invalid += invalid as u64;
+    stats.ftl.gc_victim_sectors += sectors as u64;
     stats.ftl.gc_victims += 1;
     stats.ftl.gc_free_rides += (valid == 0) as u64;
 }
@@ -88,8 +78,9 @@ mod tests {
             note_victim(&mut stats, valid, 100);
             assert_eq!(stats.victims_by_invalid_tenths[class], before + 1, "{valid} valid");
         }
-        assert_eq!(stats.victim_sectors, 600);
-        assert_eq!(stats.victim_invalid_sectors, 600 - 332);
+        assert_eq!(stats.ftl.gc_victim_sectors, 600);
+        assert_eq!(stats.ftl.gc_victim_invalid, 600 - 332);
+        assert_eq!(stats.ftl.victim_invalid_share(), Some(268.0 / 600.0));
         assert_eq!(stats.ftl.gc_free_rides, 1);
     }
 }

@@ -102,15 +102,15 @@ pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
     if mutant!("kit.no-reserve") {
         return 0;
     }
-    sizes.user_room + 3 * layout.main().line_sectors
+    sizes.user_room + 3 * layout.main().stripe_sectors()
 }
 
 /// Spare that a device needs beside all that, in sectors: a barrier for erases pads the last units
 /// and, with `pair_damage`, the pairs of GC's open line; its victims must win more.
 pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     let main = layout.main();
-    let padded = (main.pairs * main.width).clamp(main.unit, main.line_sectors);
-    padded as u64 * main.lines.len() as u64
+    let padded = (main.pairs * main.positions()).clamp(main.unit, main.stripe_sectors());
+    padded as u64 * u64::from(main.stripes())
 }
 
 impl DriveFtl {
@@ -241,9 +241,9 @@ impl Controller {
     /// begins, the last units, pages, pairs.
     pub(super) fn room_for_barrier(&self) -> u32 {
         let main = self.place.layout.main();
-        let pairs = self.barriers.pair_sectors * main.width;
+        let pairs = self.barriers.pair_sectors * main.positions();
         let pages = self.pages.waiting().next_multiple_of(main.unit);
-        self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.line_sectors)
+        self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.stripe_sectors())
     }
 
     pub(super) fn barrier_is_active(&self) -> bool {

@@ -606,11 +606,15 @@ impl Controller {
         {
             tier.before = stats;
         }
+        if let Some(cache) = &mut self.cache {
+            cache.measure();
+        }
     }
 
-    /// What a report shows of the SLC part, since the measured part of a run began.
+    /// What a report shows of the SLC part, or of a cached map, since the measured part of a run began.
     pub(super) fn counted(&self) -> Vec<Counted> {
-        let (Some(tier), Some(stats)) = (&self.tier, self.tier_stats()) else { return Vec::new() };
+        let of_map = || self.cache.as_ref().map_or(Vec::new(), |cache| cache.counted());
+        let (Some(tier), Some(stats)) = (&self.tier, self.tier_stats()) else { return of_map() };
         let names = TierStats::SCHEMA.iter().map(|field| field.name);
         let since = stats.since(&tier.before).numbers();
         names.zip(since).map(|(name, value)| Counted { name, value }).collect()

@@ -125,7 +125,7 @@ macro_rules! counted {
 
 counted! {
     host_read read_from_buffer read_unmapped host_discarded flushes
-    gc_victims gc_moved gc_free_rides leveled_lines scrubbed_lines patrol_reads
+    gc_victims gc_victim_sectors gc_victim_invalid gc_moved gc_free_rides leveled_lines scrubbed_lines patrol_reads
     program_failures erase_failures read_failures gc_read_failures high_ecc;
     flush_wait_ns: AtomicU64,
     fua_wait_ns: AtomicU64,

@@ -3,7 +3,7 @@
 //! Owns: the keys of its settings. Promises: its settings are all in what a drive keeps. Never: on
 //! the way of a request.
 
-use super::PftlConfig;
+use super::{MapKind, PftlConfig, Victim};
 use crate::kit::layer as kit;
 use crate::layer::{
     Asked, Attribute, Built, Find, Kind, Later, MountHow, Needs, Pus, Seam, Settings, Side, Stands,
@@ -57,6 +57,12 @@ impl Kind for PftlKind {
             c.over_provisioning_percent = percent;
         }
         c.buffer_sectors = asked.small("buffer_sectors", 1, u32::MAX).or(c.buffer_sectors);
+        c.map = asked.choice("map", &MapKind::NAMES).unwrap_or(c.map);
+        c.map_cache = asked.small("map_cache", 1, u32::MAX).or(c.map_cache);
+        if c.map == MapKind::Whole && asked.has("map_cache") {
+            asked.complain("map_cache", "`map_cache` is for `map = \"cached\"`".into());
+        }
+        c.victim = asked.choice("victim", &Victim::NAMES).unwrap_or(c.victim);
         if let Some(lines) = asked.small("gc_low_water_lines", 1, u32::MAX) {
             c.gc_low_water_lines = lines;
         }

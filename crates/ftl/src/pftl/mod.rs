@@ -2,18 +2,18 @@
 //!
 //! Owns: the keys of its settings. Promises: what [`BlockDev`](crate::block::BlockDev) promises; on
 //! capacitors a write is durable when acknowledged. Never: on the way of a request, which is all in
-//! [`crate::kit`]: one region, one pool, a line for each chunk number.
+//! [`crate::kit`]: one region, one pool, a line for each chunk number, or for each chunk.
 //!
 //! From the ParaFS paper (section 4.1): "a page-level FTL, named PFTL, based on DFTL with lazy
 //! indexing. PFTL stripes updates over different channels in a page size unit". The whole map is in
-//! the drive's memory here; the demand-cached map is a later addition.
+//! the drive's memory unless `map = "cached"` asks for theirs.
 
 mod layer;
 
 use crate::kit::{DriveConfig, DriveFtl};
 use serde::{Deserialize, Serialize};
 
-pub use crate::kit::{CreateError, Dump, MountError, Recovery};
+pub use crate::kit::{CreateError, Dump, MapKind, MountError, Recovery, Victim};
 pub use layer::{PFTL, PftlKind};
 
 /// The page-mapped FTL of a drive.
@@ -25,6 +25,9 @@ pub type Pftl = DriveFtl;
 pub struct PftlConfig {
     pub over_provisioning_percent: u32,
     pub buffer_sectors: Option<u32>,
+    pub victim: Victim,
+    pub map: MapKind,
+    pub map_cache: Option<u32>,
     pub gc_low_water_lines: u32,
     pub gc_reads: Option<u32>,
     pub capacitors: bool,
@@ -38,6 +41,9 @@ impl Default for PftlConfig {
             // As the simulators that we compare with (docs/DECISIONS.md): 12% of raw.
             over_provisioning_percent: 12,
             buffer_sectors: None,
+            victim: Victim::Line,
+            map: MapKind::Whole,
+            map_cache: None,
             gc_low_water_lines: 2,
             gc_reads: None,
             capacitors: true,
@@ -55,6 +61,9 @@ impl From<PftlConfig> for DriveConfig {
             settings: PftlConfig { accept_lost_sectors: false, ..config.clone() }.to_settings(),
             over_provisioning_percent: config.over_provisioning_percent,
             buffer_sectors: config.buffer_sectors,
+            victim: config.victim,
+            map: config.map,
+            map_cache: config.map_cache,
             gc_low_water_lines: config.gc_low_water_lines,
             gc_reads: config.gc_reads,
             capacitors: config.capacitors,

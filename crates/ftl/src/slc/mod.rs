@@ -11,7 +11,7 @@
 
 mod layer;
 
-use crate::kit::{DriveConfig, DriveFtl, TierConfig};
+use crate::kit::{DriveConfig, DriveFtl, MapKind, TierConfig, Victim};
 use crate::log::config::worded;
 use flashlane_base::Ns;
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,9 @@ impl From<SlcConfig> for DriveConfig {
             settings: SlcConfig { accept_lost_sectors: false, ..config.clone() }.to_settings(),
             over_provisioning_percent: config.over_provisioning_percent,
             buffer_sectors: config.buffer_sectors,
+            victim: Victim::Line,
+            map: MapKind::Whole,
+            map_cache: None,
             gc_low_water_lines: config.gc_low_water_lines,
             gc_reads: config.gc_reads,
             capacitors: false,

@@ -116,7 +116,7 @@ fn measure_with(spec: DeviceSpec, over_provisioning_percent: u32) {
         "polls {}, victims {}, invalid share {:.3}",
         run.polls(),
         details.ftl.gc_victims,
-        details.victim_invalid_share().unwrap_or(0.0)
+        details.ftl.victim_invalid_share().unwrap_or(0.0)
     );
     assert_eq!(ssd.counters().violations, 0, "{:?}", ssd.violations());
     assert_eq!(ssd.counters().early_reads, 0);

@@ -262,6 +262,20 @@ pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
 /// Padding of the flush that ends a run is said from this share of what was programmed on.
 const PADDING_SHOWN: f64 = 0.05;
 
+/// What garbage collection took, and what there was to win.
+fn victims(r: &RunReport) -> Option<String> {
+    let of = r.work.gc_victim_sectors;
+    (of > 0).then(|| {
+        format!(
+            "{}: garbage collection took {} victims of {} sectors on average, {:.1}% of them garbage",
+            r.name,
+            grouped(r.work.gc_victims),
+            grouped(of / r.work.gc_victims.max(1)),
+            r.work.gc_victim_invalid as f64 * 100.0 / of as f64
+        )
+    })
+}
+
 /// How steady, and what was unusual about the run itself.
 fn state(r: &RunReport, notes: &mut Vec<String>) {
     let name = &r.name;
@@ -278,6 +292,7 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
             l.effective_spare_ratio * 100.0
         ));
     }
+    notes.extend(victims(r));
     for (layer, numbers) in &r.layers {
         let some = numbers.iter().filter(|(_, n)| **n > 0);
         let each = some.map(|(name, n)| format!("{} {}", name.replace('_', " "), grouped(*n)));

@@ -73,6 +73,21 @@ impl Region {
         }
     }
 
+    /// Sectors of a line over all positions of the region, or of the lines abreast that make one.
+    pub(in crate::kit) fn stripe_sectors(&self) -> u32 {
+        self.line_sectors * self.abreast
+    }
+
+    /// Positions of the region.
+    pub(in crate::kit) fn positions(&self) -> u32 {
+        self.width * self.abreast
+    }
+
+    /// Chunks on each of its positions.
+    pub(in crate::kit) fn stripes(&self) -> u32 {
+        self.lines.len() as u32 / self.abreast
+    }
+
     /// Line, position, first sector of the unit in the chunk, sector in the unit.
     #[inline]
     fn split(&self, at: u32) -> (u32, u32, u32, u32) {

@@ -4,7 +4,7 @@
 //! is granted here the host would be granted, and GC keeps what it needs to take one more victim.
 //! Never: hands out a unit.
 
-use super::{MAIN, NIL, Place};
+use super::{MAIN, Place};
 
 /// A chunk of an open line that has units left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,14 +17,19 @@ pub(in crate::kit) struct OpenChunk {
 }
 
 impl Place {
+    /// Lines that may be open at once.
+    pub(in crate::kit) fn open_lines_max(&self) -> usize {
+        self.streams.iter().map(|s| s.lines.len()).sum()
+    }
+
     /// Chunks of open lines that have units left.
     pub(in crate::kit) fn open_chunks(&self) -> impl Iterator<Item = OpenChunk> {
-        let streams = self.streams.iter().enumerate().filter(|(_, s)| s.line != NIL);
+        let streams = self.streams.iter().enumerate();
         streams.flat_map(|(stream, s)| {
             let positions = (0..self.layout.positions).filter(|p| s.room.has(*p));
             positions.map(move |position| {
                 let next = s.next[position as usize];
-                OpenChunk { stream, line: s.line, position, next }
+                OpenChunk { stream, line: s.line_at(position), position, next }
             })
         })
     }
@@ -40,12 +45,9 @@ impl Place {
         }
         let own = self.streams[p.spec.own].left as i64;
         let left = left - (gc as i64 * unit).min(own);
-        let here = match self.streams[p.spec.host].line {
-            NIL => 0,
-            _ => self.streams[p.spec.host].left as i64,
-        };
+        let here = self.streams[p.spec.host].left as i64;
         let beyond = (host as i64 * unit - here).max(0);
         let lines = (beyond as u64).div_ceil(line as u64);
-        p.free.len() as u64 >= lines && left >= lines as i64 * line
+        p.free_lines as u64 >= lines && left >= lines as i64 * line
     }
 }

@@ -150,7 +150,7 @@ impl DriveFtl {
         dump: Option<&Dump>,
     ) -> Result<Arc<DriveFtl>, MountError> {
         let traits = *device.traits();
-        let Frame { config, plan, sizes, capacity } = Frame::of(&*device, config.into())?;
+        let Frame { config, plan, sizes, capacity, host } = Frame::of(&*device, config.into())?;
         let layout = plan.layout.clone();
         check_dump(dump, capacity, &sizes)?;
         let mut mount = Mount {
@@ -188,7 +188,7 @@ impl DriveFtl {
                     rest.tell_pages(&mut pages, grains, &layout);
                     mount.forget_erased_voids(&mut pages);
                     let place = rest.place(&mount, plan);
-                    let parts = Parts { sizes, place, capacity };
+                    let parts = Parts { sizes, place, capacity, host };
                     let fill = |c: &mut Controller| c.take_rest(rest, layout.sectors.into());
                     return Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await);
                 }
@@ -229,7 +229,7 @@ impl DriveFtl {
         mount.void_the_rest(&mut pages, dump, &standing);
         mount.forget_erased_voids(&mut pages);
         let fill = |c: &mut Controller| c.take_in(&found, &lost, (dump, &readable), &standing);
-        let parts = Parts { sizes, place, capacity };
+        let parts = Parts { sizes, place, capacity, host };
         Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await)
     }
 }

@@ -70,9 +70,9 @@ impl Mount<'_> {
         let Some(root) = self.roots(&shape).await.pop() else {
             return Err("there is none");
         };
-        let (lines, positions) = (self.layout.lines, self.layout.positions);
-        let in_order = (0..positions).flat_map(|p| (0..lines).map(move |line| (line, p)));
-        let chunks = in_order.map(|(line, p)| &self.chunks[self.chunk_index(line, p)]);
+        let (numbers, positions) = (self.layout.chunk_numbers(), self.layout.positions);
+        let in_order = (0..positions).flat_map(|p| (0..numbers).map(move |n| n * positions + p));
+        let chunks = in_order.map(|at| &self.chunks[at as usize]);
         let same = snapshot::digest(chunks) == root.digest;
         if !same && !mutant!("kit.digest-unchecked") {
             return Err("something was written behind it");
@@ -123,7 +123,7 @@ impl Mount<'_> {
         for position in 0..self.layout.positions {
             // Where a root would be: (line, unit).
             let mut places = Vec::new();
-            for line in 0..self.layout.lines {
+            for line in self.layout.lines_at(position) {
                 let info = &self.chunks[self.chunk_index(line, position)];
                 let row = (info.write_pointer / unit).checked_sub(self.reach + 1);
                 let whole = info.write_pointer.is_multiple_of(unit);

@@ -223,8 +223,12 @@ impl HostFtl {
             return None;
         }
         p.make_victim(line);
-        pool.collector.claim.store(u64::from(self.lines.valid(line)), Ordering::Release);
+        let valid = u64::from(self.lines.valid(line));
+        pool.collector.claim.store(valid, Ordering::Release);
+        let data = self.shape.line_data(p.line(line).chunks.len() as u32);
         add(&self.counters.gc_victims, 1);
+        add(&self.counters.gc_victim_sectors, data);
+        add(&self.counters.gc_victim_invalid, data.saturating_sub(valid));
         match why {
             // What has nothing valid costs nothing: its room is won.
             Reason::Room if force => {}
