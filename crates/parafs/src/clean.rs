@@ -199,29 +199,26 @@ impl Fs {
         self.make_room(cx, 0).await
     }
 
-    /// Has at least as much room as an operation needs, as far as there is any to win: more free
-    /// segments than those that are `kept` for others. One cleans at a time, and the others wait for
-    /// it.
+    /// Has more free segments than those that are `kept` for others, as far as there is any to win. One
+    /// cleans at a time, and the others wait for it; what it has won may be somebody else's by then,
+    /// so the next one cleans again.
     pub(crate) async fn make_room(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
-        let enough = |s: &State| match s.segments.free() > kept {
-            true => Ok(()),
-            false => Err(FsError::NoSpace),
-        };
-        if self.lock().cleaning {
+        while self.lock().cleaning {
             // Whoever cleans may go on for the sake of others.
             let over = || {
                 let s = self.lock();
-                !s.cleaning || s.segments.free() >= s.free_min()
+                !s.cleaning || s.segments.free() > kept.max(s.free_min() - 1)
             };
             self.changed.wait(cx, over).await;
-            return enough(&self.lock());
+            if self.lock().segments.free() > kept {
+                return Ok(());
+            }
         }
         self.lock().cleaning = true;
-        let outcome = self.clean(cx).await;
+        let outcome = self.clean(cx, kept).await;
         self.lock().cleaning = false;
         self.changed.wake(cx);
-        outcome?;
-        enough(&self.lock())
+        outcome
     }
 
     /// Cleaners begin, and nobody waits for them.
@@ -230,13 +227,14 @@ impl Fs {
         let (fs, theirs) = (self.clone(), cx.clone());
         cx.spawn(async move {
             // What went wrong is said to whoever needs the room.
-            let _ = fs.clean(&theirs).await;
+            let _ = fs.clean(&theirs, 0).await;
             fs.lock().cleaning = false;
             fs.changed.wake(&theirs);
         });
     }
 
-    async fn clean(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+    /// Cleans until there is enough for all, or nothing more is won: then at least more than `kept`.
+    async fn clean(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
         let one = self.options.cleaners == Cleaners::One;
         let mut before = None;
         loop {
@@ -260,7 +258,7 @@ impl Fs {
             // Each time round something must be won.
             let now = (free + trims, self.lock().segments.valid());
             if before.replace(now) == Some(now) && empty == 0 {
-                return if free > 0 { Ok(()) } else { Err(FsError::NoSpace) };
+                return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }
             match one {
                 true => self.empty_one_by_one(cx, empty).await?,

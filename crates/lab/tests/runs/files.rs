@@ -331,8 +331,9 @@ fn writers_that_wait_leave_room_for_the_checkpoint() {
     let sets = [
         "device.geometry.channels=8",
         "device.geometry.chunks_per_pu=128",
-        "target.0.cache_pages=65536",
-        "target.0.dirty_pages=16384",
+        "target.0.cache_nodes=65536",
+        "target.0.cache_pages=2048",
+        "target.0.dirty_pages=1024",
         "workload.0.nfiles=1000",
         "workload.0.filesize=128KiB",
         "workload.0.nthreads=50",
