@@ -344,3 +344,27 @@ fn writers_that_wait_leave_room_for_the_checkpoint() {
     assert_eq!(run.failed_requests, 0, "{}", report.to_text());
     assert!(files.file_system["foreground_victims"] > 100, "{}", report.to_text());
 }
+
+/// Policies of the paper: what a segment is, and which target has which.
+#[test]
+fn a_policy_says_what_a_segment_is_and_stands_where_it_can() {
+    let above = SMALL.replace("kind = \"parafs\"\n", "kind = \"pftl\"\n[target.parafs]\n");
+    let pages = |text: &str, sets: &[&str]| {
+        let experiment = parsed(text, sets).unwrap_or_else(|e| panic!("{e}"));
+        experiment.targets[0].fs.clone().expect("it has one").segment_pages
+    };
+    // A flash block has 64 pages of 8 KiB, and there are two channels.
+    assert_eq!(pages(&above, &["target.0.parafs.policy=f2fs"]), 64);
+    assert_eq!(pages(&above, &["target.0.parafs.policy=f2fs-sb"]), 128);
+    let refused = |text: &str, set: &str, says: &str| {
+        let why = parsed(text, &[set]).expect_err(set);
+        assert!(why.contains("`policy`") && why.contains(says), "{why}");
+    };
+    refused(SMALL, "target.0.policy=f2fs", "block-stripe");
+    refused(&above, "target.0.parafs.policy=mgc", "f2fs-sb");
+    for policy in ["f2fs", "f2fs-sb"] {
+        let set = format!("target.0.parafs.policy={policy}");
+        let report = ran(&above, &[&set, "workload.0.written=64MiB", "workload.0.nfiles=100"]);
+        good(&report);
+    }
+}
