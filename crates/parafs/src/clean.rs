@@ -203,22 +203,35 @@ impl Fs {
     /// cleans at a time, and the others wait for it; what it has won may be somebody else's by then,
     /// so the next one cleans again.
     pub(crate) async fn make_room(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
-        while self.lock().cleaning {
-            // Whoever cleans may go on for the sake of others.
-            let over = || {
-                let s = self.lock();
-                !s.cleaning || s.segments.free() > kept.max(s.free_min() - 1)
+        loop {
+            while self.lock().cleaning {
+                // Whoever cleans may go on for the sake of others.
+                let over = || {
+                    let s = self.lock();
+                    !s.cleaning || s.segments.free() > kept.max(s.free_min() - 1)
+                };
+                self.changed.wait(cx, over).await;
+                if self.lock().segments.free() > kept {
+                    return Ok(());
+                }
+            }
+            let before = {
+                let mut s = self.lock();
+                s.cleaning = true;
+                s.stats.trims
             };
-            self.changed.wait(cx, over).await;
-            if self.lock().segments.free() > kept {
-                return Ok(());
+            let outcome = self.clean(cx, kept).await;
+            let trims = {
+                let mut s = self.lock();
+                s.cleaning = false;
+                s.stats.trims
+            };
+            self.changed.wake(cx);
+            // What was won others have taken: there may be more.
+            if outcome != Err(FsError::NoSpace) || trims == before {
+                return outcome;
             }
         }
-        self.lock().cleaning = true;
-        let outcome = self.clean(cx, kept).await;
-        self.lock().cleaning = false;
-        self.changed.wake(cx);
-        outcome
     }
 
     /// Cleaners begin, and nobody waits for them.
