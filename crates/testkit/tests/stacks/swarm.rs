@@ -111,7 +111,8 @@ found! {
     found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", [300573, usual()], [300007, aimed(6)];
     found_an_empty_victim_that_waits_for_room_to_read: "pftl", [301808, usual()];
     found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", [400100, usual()];
-    found_a_scan_behind_a_mark_that_failed: "pftl-faults", [2362, usual()];
+    found_a_scan_behind_a_mark_that_failed: "pftl-faults", [2362, usual()],
+        [4_294_970_298, Plan { effort: 25, ..aimed(5) }];
     /// A mover that found nothing to do woke another one, which found nothing to do either and woke the first: time
     /// stood still.
     found_movers_that_call_each_other: "pftl", [316, aimed(8)];
