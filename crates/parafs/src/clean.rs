@@ -51,6 +51,13 @@ impl State {
         (2 * dirty).div_ceil(pages) as u32
     }
 
+    /// Free segments that a checkpoint takes for the nodes that are dirty, and a few that cleaning makes
+    /// dirty.
+    pub(crate) fn free_for_checkpoint(&self) -> u32 {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        1 + (self.dirty_nodes.len() as u64 + 32).div_ceil(pages) as u32
+    }
+
     /// Free segments that must be there before anything else is made dirty: what a checkpoint writes
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
     pub(crate) fn free_min(&self) -> u32 {

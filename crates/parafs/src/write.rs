@@ -62,10 +62,17 @@ impl State {
         // Cleaning goes on where nobody else may, and a checkpoint where no cleaning may: it frees
         // what was won.
         let kept = match by {
-            By::Cleaner => self.free_for_nodes() + 2,
+            By::Cleaner => self.free_for_checkpoint(),
             By::Anybody => self.free_for_nodes() + 4,
             By::IdleCleaner => self.free_min(),
         };
+        // What heads have left is the cleaner's, too.
+        if by == By::Anybody
+            && self.segments.free() <= kept
+            && !mutant!("parafs.heads-are-anybodys")
+        {
+            return Err(Stop::Need(Need::Room { kept }));
+        }
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
             return Err(FsError::Damaged(why).into());

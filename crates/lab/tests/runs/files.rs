@@ -324,25 +324,36 @@ fn the_example_shows_what_two_cleaners_cost() {
     assert!(faster > 1.1, "{faster}");
 }
 
-/// Fifty writers that each wait for writes before they take what was free: a checkpoint has room all the
-/// same, so that cleaning goes on.
-#[test]
-fn writers_that_wait_leave_room_for_the_checkpoint() {
-    let sets = [
-        "device.geometry.channels=8",
-        "device.geometry.chunks_per_pu=128",
-        "target.0.cache_nodes=65536",
-        "target.0.cache_pages=2048",
-        "target.0.dirty_pages=1024",
-        "workload.0.nfiles=1000",
-        "workload.0.filesize=128KiB",
-        "workload.0.nthreads=50",
-        "workload.0.written=700MiB",
-    ];
-    let report = ran(SMALL, &sets);
+/// 512 MiB in 8 channels, and fifty writers.
+const MANY_WRITERS: [&str; 7] = [
+    "device.geometry.channels=8",
+    "device.geometry.chunks_per_pu=128",
+    "target.0.cache_nodes=65536",
+    "target.0.cache_pages=2048",
+    "target.0.dirty_pages=1024",
+    "workload.0.filesize=128KiB",
+    "workload.0.nthreads=50",
+];
+
+fn many_writers(more: &[&str]) {
+    let report = ran(SMALL, &[&MANY_WRITERS[..], more].concat());
     let (run, files) = good(&report);
     assert_eq!(run.failed_requests, 0, "{}", report.to_text());
     assert!(files.file_system["foreground_victims"] > 100, "{}", report.to_text());
+}
+
+/// Writers that each wait for writes before they take what was free: a checkpoint has room all the
+/// same, so that cleaning goes on.
+#[test]
+fn writers_that_wait_leave_room_for_the_checkpoint() {
+    many_writers(&["workload.0.nfiles=1000", "workload.0.written=700MiB"]);
+}
+
+/// Writers that could fill what heads have left: the only cleaner needs it.
+#[test]
+fn writers_leave_the_only_cleaner_what_heads_have() {
+    let sets = ["target.0.policy=ps", "workload.0.nfiles=1800", "workload.0.written=1GiB"];
+    many_writers(&sets);
 }
 
 /// Policies of the paper: what a segment is, and which target has which.
