@@ -28,7 +28,7 @@ pub use fastdiv::FastDiv;
 pub use geometry::{Geometry, GeometryError};
 pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
 pub use prefetch::{prefetch, prefetch_at};
-pub use rng::Rng;
+pub use rng::{Rng, mix64};
 pub use runs::Runs;
 pub use units::{Bytes, Lba, Ns, UnitError};
 

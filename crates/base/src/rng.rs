@@ -15,7 +15,12 @@ pub struct Rng {
 
 fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
+    mix64(*state)
+}
+
+/// Spreads a number over all 64 bits, no two to the same one: the output function of SplitMix64
+/// (Steele et al., "Fast splittable pseudorandom number generators").
+pub fn mix64(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

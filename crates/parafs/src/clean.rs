@@ -43,16 +43,16 @@ enum Moved {
 }
 
 impl State {
-    /// Free segments that a checkpoint of what is dirty takes, at most, beside one for heads of another
-    /// heat.
+    /// Free segments that are kept for the next checkpoint: twice what it takes for the nodes that are
+    /// dirty now, because more become dirty until then.
     pub(crate) fn free_for_nodes(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let dirty = self.dirty_nodes.len() as u64 + 16;
         (2 * dirty).div_ceil(pages) as u32
     }
 
-    /// Free segments that a checkpoint takes for the nodes that are dirty, and a few that cleaning makes
-    /// dirty.
+    /// The same where only cleaning goes on: what it takes for the nodes that are dirty, and for a few that
+    /// cleaning makes dirty.
     pub(crate) fn free_for_checkpoint(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         1 + (self.dirty_nodes.len() as u64 + 32).div_ceil(pages) as u32
@@ -66,8 +66,7 @@ impl State {
 
     /// Free segments from which on cleaners of regions begin: each region has one more to write to.
     fn free_low(&self) -> u32 {
-        let spare = self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
-        self.free_min() + self.layout.shape.regions.min(spare / 8)
+        self.free_min() + self.layout.shape.regions.min(self.reserve() / 8)
     }
 
     /// Something may be changed without a look at the room first ([`Fs::balance`]).
@@ -80,15 +79,9 @@ impl State {
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
     /// more than a part of a second.
     fn is_due(&self, dirty_nodes: usize) -> bool {
-        let reserve =
-            self.layout.shape.segments() - self.segments.dead() - self.segments_for_users();
-        let pages = reserve / 8 * self.layout.shape.segment_pages;
+        let pages = self.reserve() / 8 * self.layout.shape.segment_pages;
         let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
         self.dirty_nodes.len() > dirty_nodes.min(pages as usize) || self.batch_nodes > found
-    }
-
-    fn segments_for_users(&self) -> u32 {
-        (self.capacity() / u64::from(self.layout.shape.segment_pages)) as u32
     }
 
     /// Whose the valid pages of a segment are.

@@ -66,12 +66,7 @@ impl Fs {
     }
 
     /// Does one round of what is due.
-    async fn tidy(
-        self: &Arc<Fs>,
-        cx: &Cx,
-        (commit, idle): (bool, bool),
-        cleaned: &mut BTreeSet<u32>,
-    ) {
+    async fn tidy(self: &Arc<Fs>, cx: &Cx, commit: bool, idle: bool, cleaned: &mut BTreeSet<u32>) {
         // Whoever asks for what failed here is told why.
         if commit && self.has_dirty() {
             let _ = self.sync(cx).await;
@@ -147,7 +142,7 @@ async fn look(fs: Weak<Fs>, cx: Cx, every: Ns) {
         let (idle, commit) = (fs.options.idle, fs.options.commit);
         let is_idle = idle > Ns::ZERO && cx.now() >= asked_at + idle;
         let is_due = commit > Ns::ZERO && cx.now() >= committed + commit;
-        fs.tidy(&cx, (is_due, is_idle), &mut cleaned).await;
+        fs.tidy(&cx, is_due, is_idle, &mut cleaned).await;
         if is_due {
             committed = cx.now();
         }

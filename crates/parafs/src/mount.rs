@@ -57,47 +57,34 @@ pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Resu
     Err(FsError::Damaged(why.into()))
 }
 
-/// What the copies of the superblock say, as one error: where there is none at all nothing is damaged.
-#[derive(Default)]
-struct Failed(Option<FsError>);
-
-impl Failed {
-    fn and(&mut self, e: FsError) {
-        if e != FsError::NotFound {
-            self.0 = Some(e);
-        }
-    }
-    fn error(self) -> FsError {
-        self.0.unwrap_or(FsError::NotFound)
-    }
-}
-
-/// The superblock: either copy will do.
+/// The superblock: either copy will do. Where there is none at all nothing is damaged.
 pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
-    let mut failed = Failed::default();
+    let mut why = FsError::NotFound;
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => return Ok(sb),
-            Err(e) => failed.and(e),
+            Err(FsError::NotFound) => {}
+            Err(e) => why = e,
         }
     }
-    Err(failed.error())
+    Err(why)
 }
 
 /// The superblock that leads to a checkpoint, and that checkpoint: of two copies that are whole one
 /// may say what is not so.
 pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
-    let (mut first, mut failed) = (None, Failed::default());
+    let (mut first, mut why) = (None, FsError::NotFound);
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => match newest_pack(cx, medium, &sb.layout).await {
                 Ok(pack) => return Ok((sb, pack)),
-                Err(why) => first = first.or(Some(why)),
+                Err(e) => first = first.or(Some(e)),
             },
-            Err(e) => failed.and(e),
+            Err(FsError::NotFound) => {}
+            Err(e) => why = e,
         }
     }
-    Err(first.unwrap_or_else(|| failed.error()))
+    Err(first.unwrap_or(why))
 }
 
 /// A checkpoint in one of both places.

@@ -305,9 +305,14 @@ impl Segments {
 
     /// Pages that a head can give without another segment.
     fn head_has(&self, head: &Head) -> u64 {
+        self.head_has_begun(head)
+            + head.next.len() as u64 * u64::from(self.layout.shape.segment_pages)
+    }
+
+    /// Those of them that are in segments that it fills.
+    fn head_has_begun(&self, head: &Head) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let open = head.open.iter().map(|(_, page)| pages - u64::from(*page)).sum::<u64>();
-        open + head.next.len() as u64 * pages
+        head.open.iter().map(|(_, page)| pages - u64::from(*page)).sum()
     }
 
     fn head(&self, region: u32, heat: Heat) -> usize {
@@ -360,11 +365,10 @@ impl Segments {
     /// There are so many pages of each heat, with the free segments and those that heads have not begun.
     pub(crate) fn has_for_all(&self, wanted: &[(Heat, u64)]) -> bool {
         let segment = u64::from(self.layout.shape.segment_pages);
-        let begun =
-            |head: &Head| head.open.iter().map(|(_, at)| segment - u64::from(*at)).sum::<u64>();
         let lacks = |&(heat, pages): &(Heat, u64)| {
             let regions = 0..self.layout.shape.regions;
-            let has: u64 = regions.map(|region| begun(&self.heads[self.head(region, heat)])).sum();
+            let head = |region| &self.heads[self.head(region, heat)];
+            let has: u64 = regions.map(|region| self.head_has_begun(head(region))).sum();
             pages.saturating_sub(has).div_ceil(segment)
         };
         let next: usize = self.heads.iter().map(|head| head.next.len()).sum();

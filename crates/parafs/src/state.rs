@@ -229,6 +229,12 @@ impl State {
         self.capacity.saturating_sub(lost)
     }
 
+    /// Segments that files and their nodes can't have, whatever the medium loses.
+    pub(crate) fn reserve(&self) -> u32 {
+        let shape = &self.layout.shape;
+        shape.segments() - (self.capacity / u64::from(shape.segment_pages)) as u32
+    }
+
     /// Whether there is room for so many pages more, of files or their nodes.
     pub(crate) fn room_for(&self, pages: u64) -> Step<()> {
         match self.used() + pages <= self.capacity() || self.recovering {

@@ -266,14 +266,14 @@ impl Fs {
                     // The file was deleted meanwhile.
                     Err(Stop::Fail(FsError::Stale)) => {}
                     Err(Stop::Fail(e)) => outcome = Err(e),
-                    // Whoever brings it may wait for these. Meanwhile others have taken what was free:
-                    // what lacks is asked anew.
-                    Err(Stop::Need(_)) if !writes.is_empty() && !mutant!("parafs.need-of-old") => {
-                        outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
-                        continue;
-                    }
                     Err(Stop::Need(need)) => {
+                        let waits = !writes.is_empty();
+                        // Whoever brings it may wait for these.
                         outcome = outcome.and(self.end_writes(cx, &mut writes, 0).await);
+                        // Others have taken what was free meanwhile: what lacks is asked anew.
+                        if waits && !mutant!("parafs.need-of-old") {
+                            continue;
+                        }
                         match (need, by) {
                             (Need::Room { .. }, By::Cleaner | By::IdleCleaner) => {
                                 return outcome.and(Err(FsError::NoSpace));

@@ -38,8 +38,8 @@ use super::stats::note_victim;
 use super::tier::BUFFER;
 use super::{Controller, DriveFtl, Phase, Room, read};
 
-/// Lines over all PUs beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
-/// let the padding of a barrier eat what a victim of a short line wins.
+/// Lines over all PUs beyond the low water that wait for one barrier, where there are no capacitors.
+/// Fewer would let the padding of a barrier eat what a victim of a short line wins.
 const GATHERED: u32 = 3;
 
 /// Why a device without any failure turns read-only.

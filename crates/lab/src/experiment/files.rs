@@ -83,6 +83,14 @@ impl FileSystem {
         })
     }
 
+    /// Takes from the flash below what its policy goes by.
+    pub(super) fn lay_out(&mut self, flash: &Geometry) {
+        if let Some(sectors) = self.policy.segment_sectors(flash) {
+            self.segment_pages =
+                u32::try_from(sectors / u64::from(PAGE_SECTORS)).unwrap_or(u32::MAX);
+        }
+    }
+
     /// Reads its keys. `on_flash` where the target gives it flash blocks.
     pub(super) fn read(s: &Section<'_>, on_flash: bool) -> FileSystem {
         let policy = s.word("policy", Policy::words(on_flash)).unwrap_or_default();
@@ -135,16 +143,6 @@ impl FileSystem {
         };
         small("spare_segments", u32::MAX.into(), &mut fs.spare_segments);
         fs
-    }
-}
-
-impl FileSystem {
-    /// Takes from the flash below what its policy goes by.
-    pub(super) fn lay_out(&mut self, flash: &Geometry) {
-        if let Some(sectors) = self.policy.segment_sectors(flash) {
-            self.segment_pages =
-                u32::try_from(sectors / u64::from(PAGE_SECTORS)).unwrap_or(u32::MAX);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! read has to find what one of the writes left that can have been the last when it began, or that
 //! was under way meanwhile. Never: keeps contents.
 
-use flashlane_base::mutant;
+use flashlane_base::{mix64, mutant};
 
 /// A block.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,13 +73,7 @@ impl Blocks {
     }
 
     fn word(&self, block: usize, version: u32) -> [u8; 8] {
-        // SplitMix64's finalizer, over all that decides.
-        let mut x = self.seed ^ (block as u64) << 32 ^ u64::from(version);
-        for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-            x = (x ^ x >> 30).wrapping_mul(factor);
-            x ^= x >> 29;
-        }
-        x.to_le_bytes()
+        mix64(self.seed ^ (block as u64) << 32 ^ u64::from(version)).to_le_bytes()
     }
 }
 

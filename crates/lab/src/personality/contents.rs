@@ -5,7 +5,7 @@
 //! written before a read began, and is not being written, is compared; a sector repeats eight
 //! bytes, so a `compact` store keeps it in some bytes. Never: keeps contents.
 
-use flashlane_base::{SECTOR_BYTES, mutant};
+use flashlane_base::{SECTOR_BYTES, mix64, mutant};
 use std::ops::Range;
 
 /// A file of a set.
@@ -123,12 +123,7 @@ impl Contents {
     /// A sector of a file: eight bytes over and over, none of them 0.
     fn sector(&self, file: usize, version: u32, sector: u64) -> [[u8; 8]; SECTOR_BYTES / 8] {
         let version = if mutant!("lab.versions-alike") { 1 } else { version };
-        // SplitMix64's finalizer, over all that decides.
-        let mut x = self.seed ^ (file as u64) << 40 ^ u64::from(version) << 20 ^ sector;
-        for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
-            x = (x ^ x >> 30).wrapping_mul(factor);
-            x ^= x >> 29;
-        }
+        let x = mix64(self.seed ^ (file as u64) << 40 ^ u64::from(version) << 20 ^ sector);
         [(x | 0x0101_0101_0101_0101).to_le_bytes(); SECTOR_BYTES / 8]
     }
 }

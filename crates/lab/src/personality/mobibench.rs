@@ -133,16 +133,16 @@ pub(super) async fn thread(
 ) {
     let settings = set.borrow().settings.clone();
     let Some(ino) = set.borrow().files.get(number as usize).copied() else { return };
+    let worker = Worker { bench, cx, job, set, number, ino };
     let mut rng = Rng::stream(job.seed, "mobibench", number.into());
     let mut room = vec![0; settings.io.get() as usize];
     let mut writes = 0;
     while bench.goes_on(cx, job, end) {
         let record = rng.below(settings.records());
         if rng.below(100) < settings.read_percent {
-            let read = read(bench, cx, set, (number, ino), record, &mut room);
-            bench.record(cx, job, CallKind::Read, read).await;
+            bench.record(cx, job, CallKind::Read, worker.read(record, &mut room)).await;
         } else {
-            let write = write(bench, cx, job, set, (number, ino), record, &mut room);
+            let write = worker.write(record, &mut room);
             writes += u64::from(bench.record(cx, job, CallKind::Write, write).await);
             let due = settings.fsync > 0 && writes >= settings.fsync;
             if due && bench.goes_on(cx, job, end) {
@@ -158,44 +158,43 @@ pub(super) async fn thread(
     }
 }
 
-fn block(set: &RefCell<Set>, number: u32, record: u64) -> usize {
-    (u64::from(number) * set.borrow().settings.records() + record) as usize
+/// A thread and its file.
+struct Worker<'a> {
+    bench: &'a Bench,
+    cx: &'a Cx,
+    job: &'a Job,
+    set: &'a RefCell<Set>,
+    number: u32,
+    ino: Nid,
 }
 
-async fn write(
-    bench: &Bench,
-    cx: &Cx,
-    job: &Job,
-    set: &RefCell<Set>,
-    (number, ino): (u32, Nid),
-    record: u64,
-    room: &mut [u8],
-) -> Result<u64, FsError> {
-    let block = block(set, number, record);
-    set.borrow_mut().blocks.begin_write(block, room);
-    let bytes = room.len() as u64;
-    let done = bench.fs.write(cx, ino, record * bytes, room, now(cx)).await;
-    set.borrow_mut().blocks.end_write(block, done.is_ok());
-    done?;
-    bench.wrote(job, bytes);
-    Ok(bytes)
-}
-
-async fn read(
-    bench: &Bench,
-    cx: &Cx,
-    set: &RefCell<Set>,
-    (number, ino): (u32, Nid),
-    record: u64,
-    room: &mut [u8],
-) -> Result<u64, FsError> {
-    let block = block(set, number, record);
-    let oldest = set.borrow().blocks.begin_read(block);
-    let n = bench.fs.read(cx, ino, record * room.len() as u64, room).await?;
-    if set.borrow().blocks.is_wrong(block, oldest, &room[..n]) && !mutant!("lab.reads-not-compared")
-    {
-        let what = format!("mobibench/{number}: record {record} is not what was written");
-        bench.recorder.borrow_mut().mismatch(what, (room.len() as u64).div_ceil(4_096));
+impl Worker<'_> {
+    fn block(&self, record: u64) -> usize {
+        (u64::from(self.number) * self.set.borrow().settings.records() + record) as usize
     }
-    Ok(n as u64)
+
+    async fn write(&self, record: u64, room: &mut [u8]) -> Result<u64, FsError> {
+        let Worker { bench, cx, set, .. } = *self;
+        let block = self.block(record);
+        set.borrow_mut().blocks.begin_write(block, room);
+        let bytes = room.len() as u64;
+        let done = bench.fs.write(cx, self.ino, record * bytes, room, now(cx)).await;
+        set.borrow_mut().blocks.end_write(block, done.is_ok());
+        done?;
+        bench.wrote(self.job, bytes);
+        Ok(bytes)
+    }
+
+    async fn read(&self, record: u64, room: &mut [u8]) -> Result<u64, FsError> {
+        let Worker { bench, cx, set, number, .. } = *self;
+        let block = self.block(record);
+        let oldest = set.borrow().blocks.begin_read(block);
+        let n = bench.fs.read(cx, self.ino, record * room.len() as u64, room).await?;
+        let wrong = set.borrow().blocks.is_wrong(block, oldest, &room[..n]);
+        if wrong && !mutant!("lab.reads-not-compared") {
+            let what = format!("mobibench/{number}: record {record} is not what was written");
+            bench.recorder.borrow_mut().mismatch(what, (room.len() as u64).div_ceil(4_096));
+        }
+        Ok(n as u64)
+    }
 }

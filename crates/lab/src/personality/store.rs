@@ -11,7 +11,7 @@
 //! page it reads that, and begins anew. So nothing has to be latched.
 
 use super::{Bench, CallKind, FILE, Job, PIECE, now};
-use flashlane_base::{Ns, mutant};
+use flashlane_base::{Ns, crc32c, crc32c_append, mix64, mutant};
 use flashlane_parafs::{FsError, New, Nid};
 use flashlane_rt::{Cx, Notify};
 use std::cell::{Cell, RefCell};
@@ -125,15 +125,7 @@ pub(super) struct Store {
 
 /// The key of a record: YCSB hashes its numbers, too.
 pub(super) fn key_of(n: u32) -> u64 {
-    mix(u64::from(n) + 1)
-}
-
-/// SplitMix64's finalizer.
-pub(super) fn mix(mut x: u64) -> u64 {
-    x = x.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
+    mix64(u64::from(n) + 1)
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u64) {
@@ -146,14 +138,11 @@ fn get(bytes: &[u8], at: usize) -> u64 {
 
 /// Of all of a page but its checksum's place.
 fn checksum(bytes: &[u8]) -> u64 {
-    let words = (0..bytes.len()).step_by(8).filter(|at| *at != 32);
-    words.fold(1, |sum: u64, at| {
-        (sum ^ get(bytes, at)).wrapping_mul(0x0100_0000_01b3).rotate_left(5)
-    })
+    crc32c_append(crc32c(&bytes[..32]), &bytes[HEAD..]).into()
 }
 
 fn fill_record(n: u32, version: u32, into: &mut [u8]) {
-    let word = mix(u64::from(n) << 32 | u64::from(version)).to_le_bytes();
+    let word = mix64(u64::from(n) << 32 | u64::from(version)).to_le_bytes();
     into.chunks_mut(8).for_each(|part| part.copy_from_slice(&word[..part.len()]));
 }
 

@@ -6,9 +6,9 @@
 //!
 //! The ParaFS paper's Table 2 has A on MySQL: records of 1 KB, 50 threads, as many reads as updates.
 
-use super::store::{DOUBLEWRITE, PAGE, Shape, Store, mix};
+use super::store::{DOUBLEWRITE, PAGE, Shape, Store};
 use super::{Bench, CallKind, Job};
-use flashlane_base::{Bytes, Ns, Rng};
+use flashlane_base::{Bytes, Ns, Rng, mix64};
 use flashlane_parafs::{FsError, Nid};
 use flashlane_rt::Cx;
 use serde_json::{Value, json};
@@ -171,7 +171,7 @@ impl Set {
         let rank = self.zipfian.draw(rng);
         match self.settings.mix {
             Mix::D => (records - 1 - rank.min(records - 1)) as u32,
-            _ => (mix(rank) % records) as u32,
+            _ => (mix64(rank) % records) as u32,
         }
     }
 }
