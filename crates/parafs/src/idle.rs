@@ -47,7 +47,7 @@ impl State {
     /// What is valid in a segment can be moved while others have what they need.
     fn has_room_for(&self, segment: u32) -> bool {
         u64::from(self.segments.get(segment).valid) <= self.movable(self.free_min())
-            || mutant!("parafs.idle-without-room")
+            || mutant!("parafs.moves-without-checkpoint")
     }
 }
 
