@@ -111,7 +111,9 @@ impl State {
             if entry.addr != addr {
                 return Ok(Moved::Gone);
             }
+            let dirty = self.dirty_nodes.len();
             self.node_mut(owner.nid)?;
+            self.stats.moved_nodes += (self.dirty_nodes.len() - dirty) as u64;
             if by == By::IdleCleaner {
                 self.cold_nodes.insert(owner.nid);
             }

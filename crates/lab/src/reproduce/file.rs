@@ -14,6 +14,8 @@
 //! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
 //! set = ["run.costs=zero"]         # changes for all of them; "{threads}" is the value of an axis, which needs no
 //!                                  # `key` then
+//! set_full = ["run.seed=2"]        # more of them for this size, or `set_ci`, `set_small`
+//! set_ci = ["workload.0.ops=9"]    # more of them at this size; set_small, set_full
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
 //! every = "500ms"                  # a point for each such span of the run, on the axis `seconds`
@@ -69,6 +71,8 @@ pub struct Grid {
     /// The last one varies fastest.
     pub(super) axes: Vec<Axis>,
     set: Vec<Change>,
+    /// And those of a size, by its name.
+    set_of: BTreeMap<&'static str, Vec<Change>>,
     targets: Vec<String>,
     /// `{target}` stands for the target's name.
     series: String,
@@ -372,7 +376,8 @@ impl FigureFile {
             Change::Written(format!("{}={value}", axis.vary.key), here(axis.at))
         });
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
-        let placed = of_size.iter().chain(&grid.set).map(|change| match change {
+        let of_grid = grid.set.iter().chain(grid.set_of.get(self.size.name()).into_iter().flatten());
+        let placed = of_size.iter().chain(of_grid).map(|change| match change {
             Change::Written(set, at) => Change::Written(with_place(set, &place), here(*at)),
             other => other.clone(),
         });
@@ -524,6 +529,8 @@ fn axes(s: &Section<'_>, named: impl Fn(&str) -> bool) -> Vec<Axis> {
 
 fn grid(s: Section<'_>) -> Grid {
     let set = s.changes("set");
+    let of = |size: Size| (size.name(), s.changes(&format!("set_{}", size.name())));
+    let set_of = [Size::Ci, Size::Small, Size::Full].map(of).into();
     let named = |name: &str| {
         set.iter().any(|change| matches!(change, Change::Written(set, _) if set.contains(name)))
     };
@@ -548,6 +555,7 @@ fn grid(s: Section<'_>) -> Grid {
         series: s.text("series").unwrap_or("{target}").to_string(),
         course,
         set,
+        set_of,
     };
     s.finish();
     grid
