@@ -15,8 +15,10 @@
 use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
 use crate::fs::{Cleaners, Fs, Options};
+use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use crate::write::{By, FilePage};
+use flashlane_base::mutant;
 use flashlane_rt::{Cx, Join};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,6 +58,21 @@ impl State {
     pub(crate) fn free_for_checkpoint(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         1 + (self.dirty_nodes.len() as u64 + 32).div_ceil(pages) as u32
+    }
+
+    /// There is room for what the next checkpoint writes, and for one node more. A heat that has a
+    /// part of a segment only takes a whole one.
+    pub(crate) fn is_sure_of_checkpoint(&self) -> bool {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
+        let dirty = nodes + self.along.len() as u64;
+        let lacks = |heat: &Heat| self.segments.heat_has_begun(*heat) < dirty;
+        let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
+        let segments = match lacking {
+            0 => 0,
+            _ => dirty.div_ceil(pages) + lacking - 1,
+        };
+        segments <= u64::from(self.segments.free()) || mutant!("parafs.moves-without-checkpoint")
     }
 
     /// Free segments that must be there before anything else is made dirty: what a checkpoint writes
@@ -110,6 +127,9 @@ impl State {
         if owner.slot == Owner::NODE {
             if entry.addr != addr {
                 return Ok(Moved::Gone);
+            }
+            if !self.is_sure_of_checkpoint() {
+                return Err(FsError::NoSpace.into());
             }
             let dirty = self.dirty_nodes.len();
             self.node_mut(owner.nid)?;
@@ -270,8 +290,11 @@ impl Fs {
             if free < wanted / 2 && self.lock().segments.take_back() > 0 {
                 continue;
             }
-            // Each time round something must be won.
-            let now = (free + trims, self.lock().segments.valid());
+            // Each time round something must be won, if only a few pages that heads have more.
+            let now = {
+                let s = self.lock();
+                (free + trims, s.segments.valid(), s.segments.heads_have())
+            };
             if before.replace(now) == Some(now) && empty == 0 {
                 return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }

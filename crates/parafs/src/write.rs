@@ -73,6 +73,10 @@ impl State {
         {
             return Err(Stop::Need(Need::Room { kept }));
         }
+        // The node that names it becomes dirty.
+        if by != By::Anybody && !self.is_sure_of_checkpoint() {
+            return Err(Stop::Need(Need::Room { kept }));
+        }
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
             return Err(FsError::Damaged(why).into());
@@ -84,6 +88,7 @@ impl State {
         let (is, content) = ((page.id, page.version), page.content.clone());
         let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
+        self.pages_in_flight += 1;
         match by {
             By::Anybody => self.stats.data_pages += 1,
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
@@ -306,6 +311,7 @@ impl Fs {
             let Some((sent, write)) = writes.pop_front() else { break };
             let result = sent.await;
             let ended = self.with(cx, |s| s.end_write(&write, result.is_ok())).await;
+            self.lock().pages_in_flight -= 1;
             outcome = outcome.and(result).and(ended);
         }
         self.changed.wake(cx);
