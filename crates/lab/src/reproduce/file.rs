@@ -689,8 +689,8 @@ fn row(s: Section<'_>) -> Option<RowSpec> {
 
 /// A choice of points, or `{ ratio = [a, b] }` and the like.
 fn here(value: &Value) -> Result<Here, String> {
-    const KNOWN: &str = "max, min, where_max, ratio, product, difference, least_step, \
-                         largest_step, least_ratio, farthest";
+    const KNOWN: &str = "max, min, mean, where_max, ratio, product, difference, least_step, \
+                         largest_step, least_ratio, most_ratio, mean_ratio, farthest";
     let table = match value {
         Value::Text(text) => return Ok(Here::One(text.parse()?)),
         Value::Int(_) | Value::Float(_) => {
@@ -728,6 +728,7 @@ fn here(value: &Value) -> Result<Here, String> {
     Ok(match key.as_str() {
         "max" => Here::Max(choice(v)?),
         "min" => Here::Min(choice(v)?),
+        "mean" => Here::Mean(choice(v)?),
         "where_max" => Here::WhereMax(choice(v)?),
         "ratio" => {
             let (a, b) = pair(v)?;
@@ -743,9 +744,14 @@ fn here(value: &Value) -> Result<Here, String> {
         }
         "least_step" => Here::LeastStep(choice(v)?, along()?),
         "largest_step" => Here::LargestStep(choice(v)?, along()?),
-        "least_ratio" => {
+        "least_ratio" | "most_ratio" | "mean_ratio" => {
             let (a, b) = pair(v)?;
-            Here::LeastRatio(choice(&a)?, choice(&b)?)
+            let (a, b) = (choice(&a)?, choice(&b)?);
+            match key.as_str() {
+                "least_ratio" => Here::LeastRatio(a, b),
+                "most_ratio" => Here::MostRatio(a, b),
+                _ => Here::MeanRatio(a, b),
+            }
         }
         "farthest" => Here::Farthest(choice(v)?, here(other("from")?)?.into()),
         _ => return Err(format!("`{key}` is none of {KNOWN}")),
