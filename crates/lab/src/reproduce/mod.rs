@@ -162,6 +162,7 @@ pub const FIGURES: &[Figure] = &[
     figure!("parafs-fig7", "parafs/fig7.toml"),
     figure!("parafs-fig8", "parafs/fig8.toml"),
     figure!("all-on-one", "all-on-one.toml"),
+    figure!("all-on-one-files", "all-on-one-files.toml"),
 ];
 
 /// Why a figure could not be reproduced.
