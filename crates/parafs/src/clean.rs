@@ -26,12 +26,12 @@ use std::sync::Arc;
 /// Segments that one cleaner empties before a checkpoint frees them.
 const VICTIMS: u32 = 4;
 /// The same of each cleaner of a region.
-const VICTIMS_OF_REGION: usize = 4;
+const VICTIMS_OF_REGION: usize = 8;
 /// Cleaners of regions begin when so many segments of each are left beside those that others wait
 /// for, and go on until there are so many more. Less of either costs throughput, more does not
 /// win any (`bench/runs/2026-11-27-parafs-policies`).
-const BEGIN_AHEAD: u32 = 2;
-const WON_AT_ONCE: u32 = 3;
+const BEGIN_AHEAD: u32 = 3;
+const WON_AT_ONCE: u32 = 6;
 /// Nodes of fsyncs that a mount reads at most, per region, and of so many regions: they are in memory
 /// then.
 const NODES_FOUND: u64 = 512;
@@ -86,10 +86,17 @@ impl State {
         self.layout.shape.regions.min(8) + 4 + self.free_for_nodes()
     }
 
+    /// Dirty pages of files that somebody will have to write: those on their way have their places, and
+    /// what cleaners have taken out they write themselves.
+    pub(crate) fn pages_waiting(&self) -> usize {
+        let others = self.pages_in_flight as usize + self.pages_moving;
+        self.pages.dirty_count().saturating_sub(others)
+    }
+
     /// Free segments for the pages of files that are dirty, and as many again: their places are given
     /// when they are written, and whoever made them dirty has been let in.
     fn free_for_pages(&self) -> u32 {
-        let segments = 2 * self.pages.dirty_count() as u32 / self.layout.shape.segment_pages;
+        let segments = 2 * self.pages_waiting() as u32 / self.layout.shape.segment_pages;
         segments.min(self.reserve() / 4)
     }
 
@@ -118,7 +125,7 @@ impl State {
     pub(crate) fn has_room_at_once(&self, options: &Options) -> bool {
         self.segments.free() >= self.free_low()
             && !self.is_due(options.dirty_nodes)
-            && self.pages.dirty_count() < options.dirty_pages
+            && self.pages_waiting() < options.dirty_pages
     }
 
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
@@ -192,11 +199,11 @@ impl State {
     }
 
     /// Valid pages that there is room to move when `kept` free segments stay. A page takes its place, and
-    /// with the checkpoint those of a node and an inode; what is dirty already goes with that, too.
+    /// with the checkpoint that of its node; what is dirty already goes with that, too.
     pub(crate) fn movable(&self, kept: u32) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
-        free.saturating_sub(self.dirty_nodes.len() as u64) / 3
+        free.saturating_sub(self.dirty_nodes.len() as u64) / 2
     }
 
     /// Of the regions that have less than their share of `wanted` free segments, those that are cleaned
@@ -413,15 +420,21 @@ impl Fs {
             }
             let Some(first) = taken.pop_front() else { break };
             match first.await {
-                Ok(Moved::Page(ino, index)) => files.push((ino, index)),
+                Ok(Moved::Page(ino, index)) => {
+                    self.lock().pages_moving += 1;
+                    files.push((ino, index));
+                }
                 Ok(Moved::Gone | Moved::Node) => {}
                 // A file that was deleted meanwhile has no page here any more.
                 Err(FsError::Stale) => {}
                 Err(e) => outcome = Err(e),
             }
         }
-        outcome?;
         files.sort_unstable();
-        self.write_back(cx, &files, by).await
+        if outcome.is_ok() {
+            outcome = self.write_back(cx, &files, by).await;
+        }
+        self.lock().pages_moving -= files.len();
+        outcome
     }
 }

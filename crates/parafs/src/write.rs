@@ -462,18 +462,15 @@ impl Fs {
         }
     }
 
-    /// Writes dirty pages of files until few are left: whoever makes them dirty waits for that.
-    pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
-        if self.lock().pages.dirty_count() <= self.options.dirty_pages {
-            return Ok(());
-        }
-        let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-        let pages: Vec<FilePage> = dirty.into_iter().map(|index| (ino, index)).collect();
-        self.write_back(cx, &pages, By::Anybody).await?;
-        if self.lock().pages.dirty_count() > self.options.dirty_pages {
-            self.write_all(cx).await?;
-        }
-        Ok(())
+    /// Writes as many dirty pages as there are too many, the oldest ones: whoever makes pages dirty waits
+    /// for that. What others write already is their affair.
+    pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let pages = {
+            let s = self.lock();
+            let excess = s.pages_waiting().saturating_sub(self.options.dirty_pages);
+            if excess == 0 { Vec::new() } else { s.pages.oldest(excess) }
+        };
+        self.write_back(cx, &pages, By::Anybody).await
     }
 
     /// Writes the dirty pages of all files.
