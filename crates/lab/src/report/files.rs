@@ -117,8 +117,8 @@ impl FilesReport {
         let all: u64 = asked.filter_map(|kind| calls.get(kind.word())).map(|call| call.count).sum();
         let seconds = time.as_ns() as f64 / 1e9;
         let (s, page) = (&work.stats, work.page_sectors);
-        let cleaned = (s.foreground_victims + s.background_victims + s.wear_victims)
-            * below.segment_sectors;
+        let cleaned =
+            (s.foreground_victims + s.background_victims + s.wear_victims) * below.segment_sectors;
         let trimmed = if below.on_flash { s.trims * below.segment_sectors } else { 0 };
         let of_trimmed = trimmed.saturating_sub(s.victim_valid_pages * page);
         let nodes = s.fsync_nodes + s.checkpoint_nodes;
@@ -249,9 +249,10 @@ pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
         let t = &files.traffic_sectors;
         let all = [t.users, t.data, t.nodes, t.cleaning, t.in_place, t.file_system, t.gc, t.flash];
         let mut cells = vec![r.name.clone()];
-        cells.extend(all.map(|sectors| grouped(sectors * SECTOR_BYTES as u64 >> 20)));
+        cells.extend(all.map(|sectors| grouped((sectors * SECTOR_BYTES as u64) >> 20)));
         let shares = [files.cleaned_invalid_ratio, files.erased_invalid_ratio];
-        cells.extend(shares.map(|s| s.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share))));
+        cells
+            .extend(shares.map(|s| s.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share))));
         rows.push(cells);
     }
     (rows.len() > 1).then_some(rows)

@@ -523,9 +523,10 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
         journal_durable_ns: (r.journal.count() > 0).then(|| (&r.journal).into()),
-        files: m.files.as_ref().map(|work| {
-            FilesReport::of(work, host_written, &below(o, &stats), r.end - r.start)
-        }),
+        files: m
+            .files
+            .as_ref()
+            .map(|work| FilesReport::of(work, host_written, &below(o, &stats), r.end - r.start)),
         slip: slip(r),
         read_only: m.read_only.clone(),
         bad: o.bad_because(outcome.experiment.run.allow_errors),

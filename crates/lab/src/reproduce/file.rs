@@ -376,7 +376,8 @@ impl FigureFile {
             Change::Written(format!("{}={value}", axis.vary.key), here(axis.at))
         });
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
-        let of_grid = grid.set.iter().chain(grid.set_of.get(self.size.name()).into_iter().flatten());
+        let of_grid =
+            grid.set.iter().chain(grid.set_of.get(self.size.name()).into_iter().flatten());
         let placed = of_size.iter().chain(of_grid).map(|change| match change {
             Change::Written(set, at) => Change::Written(with_place(set, &place), here(*at)),
             other => other.clone(),

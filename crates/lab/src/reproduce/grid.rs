@@ -231,7 +231,8 @@ fn cleaning(outcome: &Outcome, values: &mut Values) {
     let Some(began) = began.filter(|_| width > Ns::ZERO) else { return };
     // The bucket in which it began is part of neither.
     let at = (began.as_ns() / width.as_ns()) as usize;
-    let (before, behind) = (&buckets[..at.min(buckets.len())], buckets.get(at + 1..).unwrap_or(&[]));
+    let (before, behind) =
+        (&buckets[..at.min(buckets.len())], buckets.get(at + 1..).unwrap_or(&[]));
     values.insert("cleaning_began_s".into(), began.as_secs_f64());
     for (name, part) in [("before_cleaning", before), ("cleaning", behind)] {
         let requests: u64 = part.iter().map(|bucket| bucket.requests).sum();
