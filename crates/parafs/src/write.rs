@@ -29,6 +29,8 @@ pub(crate) const TRIES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Anybody,
+    /// The same where cleaning wins nothing more: what was promised comes before what cleaning needs.
+    Promised,
     /// Who makes room can't wait for room. Pages go to heads of their heat.
     Cleaner,
     /// The same in idle time: what nobody has changed for long is cold.
@@ -62,7 +64,7 @@ impl State {
         // Cleaning goes on where nobody else may, and a checkpoint where no cleaning may: it frees
         // what was won.
         let kept = match by {
-            By::Cleaner => self.free_for_checkpoint(),
+            By::Cleaner | By::Promised => self.free_for_checkpoint(),
             By::Anybody => self.free_for_nodes() + 4,
             By::IdleCleaner => self.free_min(),
         };
@@ -90,7 +92,7 @@ impl State {
         self.pages.begin(ino, index);
         self.pages_in_flight += 1;
         match by {
-            By::Anybody => self.stats.data_pages += 1,
+            By::Anybody | By::Promised => self.stats.data_pages += 1,
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
         Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
@@ -262,6 +264,7 @@ impl Fs {
         let mut outcome = Ok(());
         let mut writes: VecDeque<(Join<Result<()>>, Write)> = VecDeque::new();
         for (ino, index) in pages {
+            let mut by = by;
             loop {
                 let begun = self.lock().begin_write(*ino, *index, by);
                 match begun {
@@ -280,7 +283,15 @@ impl Fs {
                             continue;
                         }
                         match (need, by) {
-                            (Need::Room { .. }, By::Cleaner | By::IdleCleaner) => {
+                            (need @ Need::Room { .. }, By::Anybody) => {
+                                match self.bring(cx, need).await {
+                                    Err(FsError::NoSpace) if !mutant!("parafs.promised-last") => {
+                                        by = By::Promised;
+                                    }
+                                    other => other?,
+                                }
+                            }
+                            (Need::Room { .. }, _) => {
                                 return outcome.and(Err(FsError::NoSpace));
                             }
                             (need, _) => self.bring(cx, need).await?,
