@@ -166,7 +166,9 @@ impl State {
             if !self.is_sure_of_checkpoint() {
                 return Err(FsError::NoSpace.into());
             }
+            let dirty = self.dirty_nodes.len();
             self.node_mut(owner.nid)?;
+            self.stats.moved_nodes += (self.dirty_nodes.len() - dirty) as u64;
             if by == By::IdleCleaner {
                 self.cold_nodes.insert(owner.nid);
             }

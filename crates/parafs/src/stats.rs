@@ -31,8 +31,10 @@ counters! {
         wear_victims: u64, Sum, "segments", [];
         /// Valid pages of the segments that were cleaned.
         victim_valid_pages: u64, Sum, "pages", [];
-        /// Pages of files that cleaning has moved; nodes that it moves count with their checkpoint.
+        /// Pages of files that cleaning has moved.
         moved_pages: u64, Sum, "pages", [];
+        /// Nodes of the segments that were cleaned, those that a checkpoint had to write anyway left out.
+        moved_nodes: u64, Sum, "pages", [];
         /// Segments that were trimmed.
         trims: u64, Sum, "segments", [];
         /// Times that an operation waited for cleaning.

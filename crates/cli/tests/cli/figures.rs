@@ -32,6 +32,7 @@ costs = "zero"
 fill = "none"
 [[grid]]
 axes = [{ name = "depth", key = "workload.0.iodepth", values = [1, 4, 8] }]
+set_ci = ["workload.0.number_ios=1000"]
 [size.ci]
 set = ["workload.0.number_ios=2000"]
 values = { depth = [1, 8] }
@@ -49,6 +50,9 @@ unit = "MB/s"
 paper = { 8 = 1 }
 at_least = 0.001
 because = "it is a test"
+[[row]]
+what = "requests"
+here = "pblk requests depth=1"
 [[row]]
 what = "pblk: least step"
 here = { least_step = "pblk write_mb_per_s", along = "depth" }
@@ -83,8 +87,11 @@ fn a_figure_is_a_file() {
     says(&read("figures.html"), &["own.toml", "reproduced", "least step", "<svg class="]);
     let csv = read("own.csv");
     assert!(csv.starts_with("series,depth,") && csv.lines().count() == 1 + 6, "{csv}");
-    // The smallest size leaves a depth out.
+    // The smallest size leaves a depth out, and its grid has a change of its own over that of all grids.
+    assert!(csv.contains(",4000,"), "{csv}");
     let text = h.run("reproduce own.toml --ci").good().out;
+    let requests = text.lines().find(|line| line.starts_with("requests ")).expect("a row");
+    assert!(requests.ends_with(" 1000"), "{text}");
     assert!(!text.contains("depth 4") && text.contains("depth 8"), "{text}");
 }
 

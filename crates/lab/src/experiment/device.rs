@@ -1,11 +1,13 @@
 //! `[device]`: a preset or a file, and what is changed about it.
 //!
 //! Owns: the keys of the table, the merge of overrides into a preset. Promises: the merged spec is
-//! checked by the device's own rules. Never: changes a number that was not named.
+//! checked by the device's own rules; `capacity` is met to the byte. Never: changes a number that was
+//! not named.
 
 use super::Base;
 use super::document::{At, Document, Section, Value};
 use crate::bounded;
+use flashlane_base::{Bytes, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use flashlane_stack::DeviceChoice;
 
@@ -42,13 +44,46 @@ pub(super) fn read(
     };
     let mut options = read_options(s);
     options.faults = read_faults(s, base);
-    let spec = read_spec(s, base)?;
+    let capacity = s.parsed::<Bytes>("capacity");
+    let spec = sized(s, read_spec(s, base)?, capacity)?;
     let geo = spec.geometry();
     let places = options.faults.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk());
     if let Err(e) = places {
         s.complain("faults", e);
     }
     Some(DeviceChoice { spec, options })
+}
+
+/// With as many chunks as make up `capacity`, where it is given.
+fn sized(s: &Section<'_>, spec: DeviceSpec, capacity: Option<Bytes>) -> Option<DeviceSpec> {
+    let Some(capacity) = capacity else { return Some(spec) };
+    let geo = spec.geometry();
+    let row = u64::from(geo.pus()) * u64::from(geo.sectors_per_chunk()) * SECTOR_BYTES as u64;
+    let chunks = capacity.get() / row;
+    let is_given = s.table("geometry").is_some_and(|table| table.has("chunks_per_pu"));
+    let says = match u32::try_from(chunks) {
+        _ if is_given => "`geometry.chunks_per_pu` says it already: give one".to_string(),
+        Ok(1..) if capacity.get().is_multiple_of(row) => {
+            let name = match spec.name.ends_with("(changed)") {
+                true => spec.name.clone(),
+                false => format!("{} (changed)", spec.name),
+            };
+            let spec = DeviceSpec { name, ..spec.with_chunks_per_pu(chunks as u32) };
+            return match spec.check() {
+                Ok(()) => Some(spec),
+                Err(e) => {
+                    s.complain("capacity", e.to_string());
+                    None
+                }
+            };
+        }
+        _ => format!(
+            "`capacity` is {capacity}, no whole number of chunks for each PU: those of one chunk each are {}",
+            Bytes::new(row)
+        ),
+    };
+    s.complain("capacity", says);
+    None
 }
 
 fn read_options(s: &Section<'_>) -> SsdOptions {

@@ -180,6 +180,23 @@ fn a_wrong_unit_and_an_impossible_geometry_are_named() {
 
 /// Targets may have workloads and hosts of their own; others have what all have.
 #[test]
+fn a_capacity_says_how_many_chunks_a_pu_has() {
+    let sized = GOOD.replace("chunks_per_pu = 99", "channels = 2");
+    let of = |set: &str| parse(&sized, &[set]);
+    let geometry = |set: &str| of(set).unwrap().targets[0].stack.device.spec.geometry();
+    let geo = geometry("run.seed=1");
+    let one = u64::from(geo.pus()) * u64::from(geo.sectors_per_chunk()) * 4096;
+    let capacity = geometry(&format!("device.capacity={}B", 77 * one));
+    assert_eq!((capacity.channels, capacity.chunks_per_pu), (2, 77));
+    for wrong in [one / 2, 77 * one + 4096] {
+        let says = of(&format!("device.capacity={wrong}B")).unwrap_err();
+        assert!(says.contains("no whole number of chunks for each PU"), "{says}");
+    }
+    let both = parse(GOOD, &["device.capacity=64MiB"]).unwrap_err();
+    assert!(both.contains("`geometry.chunks_per_pu` says it already"), "{both}");
+}
+
+#[test]
 fn workloads_are_for_all_targets_or_for_those_that_they_name() {
     const PARTS: &str = "[device]\npreset = \"tiny\"\n\
         [[target]]\nname = \"a\"\nkind = \"pblk\"\n\

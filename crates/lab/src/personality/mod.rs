@@ -337,6 +337,8 @@ impl Files {
             instant: Cell::new((Ns::ZERO, 0)),
             failures: Cell::new(0),
             last: Cell::new(Ns::ZERO),
+            cleaned: Cell::new(0),
+            cleaning: Cell::new(None),
             end: RefCell::new(None),
         });
         for job in &bench.jobs {
@@ -355,6 +357,7 @@ impl Files {
         let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
         bench.recorder.borrow_mut().begin(cx.now(), &bench.subject.watch);
         bench.last.set(cx.now());
+        bench.cleaned.set(bench.cleaned());
         (bench.subject.begin)();
         bench.work(cx).await;
         {
@@ -386,6 +389,8 @@ impl Files {
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
             stats: self.fs.stats().since(&by_then),
+            page_sectors: u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64,
+            cleaning: bench.cleaning.get().map(|began| began - recorder.start),
             checked: None,
             broken,
         };
@@ -445,6 +450,10 @@ pub struct Work {
     pub read_below: u64,
     /// What the file system did in it.
     pub stats: Stats,
+    /// Of a page of the file system.
+    pub page_sectors: u64,
+    /// When cleaning began in it, as far as was looked: from its start.
+    pub cleaning: Option<Ns>,
     /// What the check at the end has looked at.
     pub checked: Option<Checked>,
     /// A call that must not fail did.
@@ -615,6 +624,9 @@ struct Bench {
     failures: Cell<u64>,
     /// The end of the last call.
     last: Cell<Ns>,
+    /// Segments that were cleaned before the measured part, and when the first one was seen in it.
+    cleaned: Cell<u64>,
+    cleaning: Cell<Option<Ns>>,
     end: RefCell<Option<End>>,
 }
 
@@ -644,9 +656,14 @@ impl Bench {
     /// As [`Bench::stats`], with what the file system has cleaned: a course is steady or not by
     /// both.
     fn course(&self) -> FtlStats {
-        let (stats, fs) = (self.stats(), self.fs.stats());
-        let cleaned = fs.foreground_victims + fs.background_victims + fs.wear_victims;
-        FtlStats { gc_victims: stats.gc_victims + cleaned, ..stats }
+        let stats = self.stats();
+        FtlStats { gc_victims: stats.gc_victims + self.cleaned(), ..stats }
+    }
+
+    /// Segments that the file system has cleaned.
+    fn cleaned(&self) -> u64 {
+        let fs = self.fs.stats();
+        fs.foreground_victims + fs.background_victims + fs.wear_victims
     }
 
     fn look(&self, stage: &'static str, total: Option<u64>) {
@@ -850,6 +867,9 @@ impl Bench {
         self.done.set(self.done.get() + 1);
         if self.done.get().is_multiple_of(LOOK_EVERY) {
             self.look("run", job.asked.until.ops);
+            if self.cleaning.get().is_none() && self.cleaned() > self.cleaned.get() {
+                self.cleaning.set(Some(now));
+            }
         }
         ok
     }

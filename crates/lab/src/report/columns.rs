@@ -104,6 +104,11 @@ fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
     cells.push(int("written_below_sectors", of.map_or(0, |files| files.written_below_sectors)));
     let stats = of.map(|files| files.stats).unwrap_or_default();
     cells.extend(named(&stats).map(|(name, n)| int(format!("fs_{name}"), n)));
+    cells.push(int("flash_written_sectors", of.map_or(0, |files| files.traffic_sectors.flash)));
+    let shares = of.map(|files| (files.cleaned_invalid_ratio, files.erased_invalid_ratio));
+    let (cleaned, erased) = shares.unwrap_or_default();
+    cells.push(("cleaned_invalid_ratio".into(), Cell::Ratio(cleaned)));
+    cells.push(("erased_invalid_ratio".into(), Cell::Ratio(erased)));
 }
 
 /// Sums over rings, pools and kinds; all of them are in the JSON.

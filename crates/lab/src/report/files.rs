@@ -8,7 +8,7 @@ use crate::histogram::LatencyNs;
 use crate::personality::{CallKind, Checked, Work};
 use crate::words::{aligned, aligned_left, grouped, row, short};
 use flashlane_base::counters::Counters;
-use flashlane_base::{Bytes, Ns};
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_parafs::Stats;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +31,15 @@ pub struct FilesReport {
     pub amplification_ratio: Option<f64>,
     /// Sectors that the medium programmed over sectors that the file system wrote.
     pub amplification_below_ratio: Option<f64>,
+    /// What was written at each level.
+    pub traffic_sectors: Traffic,
+    /// Share of the segments that the file system cleaned that was garbage; null where it cleaned none.
+    pub cleaned_invalid_ratio: Option<f64>,
+    /// Share of the flash blocks that were erased for data that was garbage when they were taken: GC
+    /// efficiency (ParaFS paper, 2.2 and 4.3). Null where none was.
+    pub erased_invalid_ratio: Option<f64>,
+    /// When cleaning began, as far as was looked; null where it did not.
+    pub cleaning_began_ns: Option<u64>,
     /// What the file system counts.
     pub file_system: BTreeMap<&'static str, u64>,
     /// What the check behind the run has looked at, all of it sound; null where it found faults, or
@@ -38,6 +47,39 @@ pub struct FilesReport {
     pub checked: Option<Checked>,
     #[serde(skip)]
     pub(super) stats: Stats,
+}
+
+/// Sectors that were written at each level: by users, by the file system to what is below it, by that to
+/// the medium (ParaFS paper, Figure 7, c and d).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Written to files.
+    pub users: u64,
+    /// Of what the file system wrote: pages of files and folders, nodes, what cleaning has moved of both,
+    /// tables in place.
+    pub data: u64,
+    pub nodes: u64,
+    pub cleaning: u64,
+    pub in_place: u64,
+    /// All that it wrote to what is below it.
+    pub file_system: u64,
+    /// Of what was programmed: moved by the garbage collection below the file system.
+    pub gc: u64,
+    /// All that was programmed.
+    pub flash: u64,
+}
+
+/// What is below a file system, as far as its report needs to know.
+pub(super) struct Below {
+    pub(super) segment_sectors: u64,
+    /// Segments are flash blocks, and a trim is an erase.
+    pub(super) on_flash: bool,
+    /// What its own garbage collection took, and what of that was garbage.
+    pub(super) victim_sectors: u64,
+    pub(super) victim_invalid: u64,
+    /// Programmed in all, and of that moved by garbage collection.
+    pub(super) programmed: u64,
+    pub(super) gc: u64,
 }
 
 /// Calls of one kind.
@@ -58,8 +100,8 @@ fn ratio(part: u64, of: u64) -> Option<f64> {
 }
 
 impl FilesReport {
-    /// With what its users wrote and the medium programmed, in sectors, and the time that it took.
-    pub(super) fn of(work: &Work, written: u64, programmed: u64, time: Ns) -> FilesReport {
+    /// With the sectors that its users wrote, and the time that it took.
+    pub(super) fn of(work: &Work, written: u64, below: &Below, time: Ns) -> FilesReport {
         let calls = CallKind::ALL.into_iter().zip(&work.calls).map(|(kind, record)| {
             let report = CallReport {
                 count: record.latency.count() + record.failed,
@@ -74,6 +116,12 @@ impl FilesReport {
         let asked = CallKind::ALL.into_iter().filter(|kind| !kind.is_inner());
         let all: u64 = asked.filter_map(|kind| calls.get(kind.word())).map(|call| call.count).sum();
         let seconds = time.as_ns() as f64 / 1e9;
+        let (s, page) = (&work.stats, work.page_sectors);
+        let cleaned =
+            (s.foreground_victims + s.background_victims + s.wear_victims) * below.segment_sectors;
+        let trimmed = if below.on_flash { s.trims * below.segment_sectors } else { 0 };
+        let of_trimmed = trimmed.saturating_sub(s.victim_valid_pages * page);
+        let nodes = s.fsync_nodes + s.checkpoint_nodes;
         FilesReport {
             calls_per_second: if seconds > 0.0 { all as f64 / seconds } else { 0.0 },
             calls,
@@ -82,7 +130,26 @@ impl FilesReport {
             written_below_sectors: work.written_below,
             read_below_sectors: work.read_below,
             amplification_ratio: ratio(work.written_below, written),
-            amplification_below_ratio: ratio(programmed, work.written_below),
+            amplification_below_ratio: ratio(below.programmed, work.written_below),
+            traffic_sectors: Traffic {
+                users: written,
+                data: s.data_pages * page,
+                nodes: nodes.saturating_sub(s.moved_nodes) * page,
+                cleaning: (s.moved_pages + s.moved_nodes) * page,
+                in_place: s.meta_sectors,
+                file_system: work.written_below,
+                gc: below.gc,
+                flash: below.programmed,
+            },
+            cleaned_invalid_ratio: ratio(
+                cleaned.saturating_sub(s.victim_valid_pages * page),
+                cleaned,
+            ),
+            erased_invalid_ratio: ratio(
+                of_trimmed + below.victim_invalid,
+                trimmed + below.victim_sectors,
+            ),
+            cleaning_began_ns: work.cleaning.map(Ns::as_ns),
             file_system: named(&work.stats).collect(),
             checked: work.checked,
             stats: work.stats,
@@ -160,7 +227,38 @@ pub(super) fn done(report: &Report) -> Option<Vec<Vec<String>>> {
     (rows.len() > 1).then_some(rows)
 }
 
-/// Both, for a terminal.
+/// A row per stack, below a head: what was written at each level, and what was garbage in what was cleaned
+/// and erased; nothing where there is no file system.
+pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
+    let head = [
+        "written, MiB",
+        "by users",
+        "data",
+        "nodes",
+        "cleaning",
+        "in place",
+        "= file system",
+        "GC below",
+        "= flash",
+        "garbage in cleaned",
+        "in erased",
+    ];
+    let mut rows = vec![row(head)];
+    for r in &report.runs {
+        let Some(files) = &r.files else { continue };
+        let t = &files.traffic_sectors;
+        let all = [t.users, t.data, t.nodes, t.cleaning, t.in_place, t.file_system, t.gc, t.flash];
+        let mut cells = vec![r.name.clone()];
+        cells.extend(all.map(|sectors| grouped((sectors * SECTOR_BYTES as u64) >> 20)));
+        let shares = [files.cleaned_invalid_ratio, files.erased_invalid_ratio];
+        cells
+            .extend(shares.map(|s| s.map_or("-".into(), |share| format!("{:.1}%", 100.0 * share))));
+        rows.push(cells);
+    }
+    (rows.len() > 1).then_some(rows)
+}
+
+/// All of them, for a terminal.
 pub(super) fn tables(report: &Report) -> String {
     let mut calls = calls(report).unwrap_or_default();
     let mut last = String::new();
@@ -171,7 +269,8 @@ pub(super) fn tables(report: &Report) -> String {
         }
     }
     let shown = |text: String| if text.is_empty() { text } else { text + "\n" };
-    shown(aligned_left(&calls, 2)) + &shown(aligned(&done(report).unwrap_or_default()))
+    let tables = [done(report), traffic(report)].map(Option::unwrap_or_default);
+    tables.iter().fold(shown(aligned_left(&calls, 2)), |text, table| text + &shown(aligned(table)))
 }
 
 /// What was there at first, and what the check found at the end.

@@ -6,10 +6,11 @@
 
 use super::config::{Configuration, costs_of};
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
-use super::files::FilesReport;
+use super::files::{Below, FilesReport};
 use super::jobs::{self, JobReport};
 use crate::contention::ContentionReport;
 use crate::execute::{Clock, Outcome, RunOutcome};
+use crate::files::PAGE_SECTORS;
 use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
@@ -525,7 +526,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         files: m
             .files
             .as_ref()
-            .map(|work| FilesReport::of(work, host_written, programmed.total(), r.end - r.start)),
+            .map(|work| FilesReport::of(work, host_written, &below(o, &stats), r.end - r.start)),
         slip: slip(r),
         read_only: m.read_only.clone(),
         bad: o.bad_because(outcome.experiment.run.allow_errors),
@@ -538,6 +539,23 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         figures: course::figures(o),
         fingerprint: fingerprint(outcome, o.fingerprint),
         events: o.polls,
+    }
+}
+
+/// What is below a target's file system.
+fn below(o: &RunOutcome, stats: &FtlStats) -> Below {
+    let on_flash = o.target.stack.in_order();
+    let pages = o.target.fs.as_ref().map_or(0, |fs| fs.segment_pages);
+    Below {
+        segment_sectors: match on_flash {
+            true => o.geometry.sectors_per_chunk().into(),
+            false => u64::from(pages) * u64::from(PAGE_SECTORS),
+        },
+        on_flash,
+        victim_sectors: stats.gc_victim_sectors,
+        victim_invalid: stats.gc_victim_invalid,
+        programmed: stats.programmed_total(),
+        gc: stats.programmed_for(Cause::Gc),
     }
 }
 

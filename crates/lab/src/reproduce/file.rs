@@ -14,6 +14,8 @@
 //! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
 //! set = ["run.costs=zero"]         # changes for all of them; "{threads}" is the value of an axis, which needs no
 //!                                  # `key` then
+//! set_full = ["run.seed=2"]        # more of them for this size, or `set_ci`, `set_small`
+//! set_ci = ["workload.0.ops=9"]    # more of them at this size; set_small, set_full
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
 //! every = "500ms"                  # a point for each such span of the run, on the axis `seconds`
@@ -69,6 +71,8 @@ pub struct Grid {
     /// The last one varies fastest.
     pub(super) axes: Vec<Axis>,
     set: Vec<Change>,
+    /// And those of a size, by its name.
+    set_of: BTreeMap<&'static str, Vec<Change>>,
     targets: Vec<String>,
     /// `{target}` stands for the target's name.
     series: String,
@@ -372,7 +376,9 @@ impl FigureFile {
             Change::Written(format!("{}={value}", axis.vary.key), here(axis.at))
         });
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
-        let placed = of_size.iter().chain(&grid.set).map(|change| match change {
+        let of_grid =
+            grid.set.iter().chain(grid.set_of.get(self.size.name()).into_iter().flatten());
+        let placed = of_size.iter().chain(of_grid).map(|change| match change {
             Change::Written(set, at) => Change::Written(with_place(set, &place), here(*at)),
             other => other.clone(),
         });
@@ -524,6 +530,8 @@ fn axes(s: &Section<'_>, named: impl Fn(&str) -> bool) -> Vec<Axis> {
 
 fn grid(s: Section<'_>) -> Grid {
     let set = s.changes("set");
+    let of = |size: Size| (size.name(), s.changes(&format!("set_{}", size.name())));
+    let set_of = [Size::Ci, Size::Small, Size::Full].map(of).into();
     let named = |name: &str| {
         set.iter().any(|change| matches!(change, Change::Written(set, _) if set.contains(name)))
     };
@@ -548,6 +556,7 @@ fn grid(s: Section<'_>) -> Grid {
         series: s.text("series").unwrap_or("{target}").to_string(),
         course,
         set,
+        set_of,
     };
     s.finish();
     grid
@@ -681,8 +690,8 @@ fn row(s: Section<'_>) -> Option<RowSpec> {
 
 /// A choice of points, or `{ ratio = [a, b] }` and the like.
 fn here(value: &Value) -> Result<Here, String> {
-    const KNOWN: &str = "max, min, where_max, ratio, product, difference, least_step, \
-                         largest_step, least_ratio, farthest";
+    const KNOWN: &str = "max, min, mean, where_max, ratio, product, difference, least_step, \
+                         largest_step, least_ratio, most_ratio, mean_ratio, farthest";
     let table = match value {
         Value::Text(text) => return Ok(Here::One(text.parse()?)),
         Value::Int(_) | Value::Float(_) => {
@@ -720,6 +729,7 @@ fn here(value: &Value) -> Result<Here, String> {
     Ok(match key.as_str() {
         "max" => Here::Max(choice(v)?),
         "min" => Here::Min(choice(v)?),
+        "mean" => Here::Mean(choice(v)?),
         "where_max" => Here::WhereMax(choice(v)?),
         "ratio" => {
             let (a, b) = pair(v)?;
@@ -735,9 +745,14 @@ fn here(value: &Value) -> Result<Here, String> {
         }
         "least_step" => Here::LeastStep(choice(v)?, along()?),
         "largest_step" => Here::LargestStep(choice(v)?, along()?),
-        "least_ratio" => {
+        "least_ratio" | "most_ratio" | "mean_ratio" => {
             let (a, b) = pair(v)?;
-            Here::LeastRatio(choice(&a)?, choice(&b)?)
+            let (a, b) = (choice(&a)?, choice(&b)?);
+            match key.as_str() {
+                "least_ratio" => Here::LeastRatio(a, b),
+                "most_ratio" => Here::MostRatio(a, b),
+                _ => Here::MeanRatio(a, b),
+            }
         }
         "farthest" => Here::Farthest(choice(v)?, here(other("from")?)?.into()),
         _ => return Err(format!("`{key}` is none of {KNOWN}")),

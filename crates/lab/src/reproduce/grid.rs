@@ -11,6 +11,7 @@ use crate::execute::{How, Outcome, RunOutcome, execute};
 use crate::experiment::Experiment;
 use crate::naming;
 use crate::report::Report;
+use crate::run::record::Bucket;
 use crate::words::mb_per_s;
 use flashlane_base::Ns;
 
@@ -111,30 +112,39 @@ fn course(outcome: &Outcome, span: Ns) -> Result<Vec<Placed>, String> {
             "`every` is {span}, for a run of {whole} it is {width} at least and no more than {SPANS_MAX} spans"
         ));
     }
-    let spans = whole.as_ns().div_ceil(span.as_ns());
-    let mut bytes = vec![[0.0; 2]; spans as usize];
+    let placed = |(i, [read, write, requests]): (usize, &[f64; 3])| {
+        let (begin, end) = (i as u64 * span.as_ns(), (i as u64 + 1) * span.as_ns());
+        let time = (end.min(whole.as_ns()) - begin) as f64 / 1e9;
+        let rate = |bytes: f64| bytes / f64::from(1 << 20) / time;
+        let values = [
+            ("read_mib_per_s", rate(*read)),
+            ("write_mib_per_s", rate(*write)),
+            ("requests_per_s", requests / time),
+        ];
+        let values = values.map(|(name, value)| (name.to_string(), value));
+        (Some(("seconds".to_string(), (end as f64 / 1e9).to_string())), Values::from(values))
+    };
+    Ok(by_span(buckets, width, span).iter().enumerate().map(placed).collect())
+}
+
+/// Bytes read, bytes written and requests, span by span; a bucket that lies in two is divided by time.
+fn by_span(buckets: &[Bucket], width: Ns, span: Ns) -> Vec<[f64; 3]> {
+    let whole = width.times(buckets.len() as u64);
+    let mut spans = vec![[0.0; 3]; whole.as_ns().div_ceil(span.as_ns()) as usize];
     for (i, bucket) in buckets.iter().enumerate() {
-        // A bucket may lie in two spans.
         let begin = width.times(i as u64).as_ns();
         let at = begin / span.as_ns();
         let here = ((at + 1) * span.as_ns() - begin).min(width.as_ns());
         let share = here as f64 / width.as_ns() as f64;
-        for (op, n) in [bucket.read_bytes, bucket.write_bytes].into_iter().enumerate() {
-            bytes[at as usize][op] += n as f64 * share;
+        let sums = [bucket.read_bytes, bucket.write_bytes, bucket.requests];
+        for (kind, n) in sums.into_iter().enumerate() {
+            spans[at as usize][kind] += n as f64 * share;
             if share < 1.0 {
-                bytes[at as usize + 1][op] += n as f64 * (1.0 - share);
+                spans[at as usize + 1][kind] += n as f64 * (1.0 - share);
             }
         }
     }
-    let placed = |(i, [read, write]): (usize, &[f64; 2])| {
-        let (begin, end) = (i as u64 * span.as_ns(), (i as u64 + 1) * span.as_ns());
-        let time = (end.min(whole.as_ns()) - begin) as f64 / 1e9;
-        let rate = |bytes: f64| bytes / f64::from(1 << 20) / time;
-        let values = [("read_mib_per_s", rate(*read)), ("write_mib_per_s", rate(*write))];
-        let values = values.map(|(name, value)| (name.to_string(), value));
-        (Some(("seconds".to_string(), (end as f64 / 1e9).to_string())), Values::from(values))
-    };
-    Ok(bytes.iter().enumerate().map(placed).collect())
+    spans
 }
 
 /// How long a journal's writes took until they were durable, percent by percent.
@@ -203,8 +213,45 @@ fn values(outcome: &Outcome) -> Values {
         values.insert("cpu_idle_percent".into(), 100.0 * run.cpu.idle_ratio);
         media(outcome, &mut values);
         periods(outcome, &mut values);
+        cleaning(outcome, &mut values);
     }
     values
+}
+
+/// Spans into which the time with cleaning is divided: as many for a fast run as for a slow one.
+const CLEANING_SPANS: u64 = 64;
+
+/// A file system before its cleaning began, and behind that: requests per second, and how far those of a
+/// span lie from their mean (coefficient of variation).
+fn cleaning(outcome: &Outcome, values: &mut Values) {
+    let Some(run) = outcome.runs.first() else { return };
+    let timeline = &run.measured.recorder.timeline;
+    let (buckets, width) = (timeline.buckets(), timeline.width());
+    let began = run.measured.files.as_ref().and_then(|work| work.cleaning);
+    let Some(began) = began.filter(|_| width > Ns::ZERO) else { return };
+    // The bucket in which it began is part of neither.
+    let at = (began.as_ns() / width.as_ns()) as usize;
+    let (before, behind) =
+        (&buckets[..at.min(buckets.len())], buckets.get(at + 1..).unwrap_or(&[]));
+    values.insert("cleaning_began_s".into(), began.as_secs_f64());
+    for (name, part) in [("before_cleaning", before), ("cleaning", behind)] {
+        let requests: u64 = part.iter().map(|bucket| bucket.requests).sum();
+        let time = width.as_secs_f64() * part.len() as f64;
+        if time > 0.0 {
+            values.insert(format!("{name}_requests_per_s"), requests as f64 / time);
+        }
+    }
+    let whole = width.times(behind.len() as u64);
+    let span = Ns::from_ns(whole.as_ns() / CLEANING_SPANS);
+    // Finer than a bucket nothing is known.
+    if span < width {
+        return;
+    }
+    let spans = by_span(behind, width, span);
+    let rates: Vec<f64> = spans[..CLEANING_SPANS as usize].iter().map(|sums| sums[2]).collect();
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
+    values.insert("cleaning_variation_percent".into(), 100.0 * variance.sqrt() / mean);
 }
 
 /// A drive with an SLC buffer before and after the buffer was full for the first time.

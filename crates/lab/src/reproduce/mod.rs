@@ -155,7 +155,14 @@ pub const FIGURES: &[Figure] = &[
     figure!("idiscard-fig5", "idiscard/fig5.toml"),
     figure!("idiscard-table2", "idiscard/table2.toml"),
     figure!("idiscard-fig6", "idiscard/fig6.toml"),
+    figure!("parafs-fig2", "parafs/fig2.toml"),
+    figure!("parafs-table1", "parafs/table1.toml"),
+    figure!("parafs-fig5", "parafs/fig5.toml"),
+    figure!("parafs-fig6", "parafs/fig6.toml"),
+    figure!("parafs-fig7", "parafs/fig7.toml"),
+    figure!("parafs-fig8", "parafs/fig8.toml"),
     figure!("all-on-one", "all-on-one.toml"),
+    figure!("all-on-one-files", "all-on-one-files.toml"),
 ];
 
 /// Why a figure could not be reproduced.

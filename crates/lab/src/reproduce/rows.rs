@@ -113,6 +113,7 @@ pub(super) enum Here {
     One(Selector),
     Max(Selector),
     Min(Selector),
+    Mean(Selector),
     /// Where on its only free axis the largest value is.
     WhereMax(Selector),
     Number(f64),
@@ -123,8 +124,11 @@ pub(super) enum Here {
     LeastStep(Selector, String),
     /// The largest such ratio: above 1 a curve rises.
     LargestStep(Selector, String),
-    /// The smallest ratio of points of one choice to those of another at the same place.
+    /// The smallest ratio of points of one choice to those of another at the same place, the largest one,
+    /// and their mean.
     LeastRatio(Selector, Selector),
+    MostRatio(Selector, Selector),
+    MeanRatio(Selector, Selector),
     /// The largest distance of points from a value, in percent of it.
     Farthest(Selector, Box<Here>),
 }
@@ -156,13 +160,13 @@ impl Here {
             Here::Difference(a, b) => Some(a.value(points)? - b.value(points)?),
             Here::LeastStep(of, axis) => steps(points, of, axis)?.into_iter().reduce(f64::min),
             Here::LargestStep(of, axis) => steps(points, of, axis)?.into_iter().reduce(f64::max),
-            Here::LeastRatio(a, b) => {
-                let (a, b) = (all(a)?, all(b)?);
-                let other = |at| b.iter().find(|(point, _)| point.at == at).map(|(_, v)| *v);
-                let ratios: Option<Vec<f64>> =
-                    a.iter().map(|(point, v)| Some(v / other(&point.at[..])?)).collect();
-                ratios?.into_iter().reduce(f64::min)
+            Here::Mean(of) => {
+                let values: Vec<f64> = all(of)?.into_iter().map(|(_, v)| v).collect();
+                Some(mean(&values))
             }
+            Here::LeastRatio(a, b) => ratios(points, a, b)?.into_iter().reduce(f64::min),
+            Here::MostRatio(a, b) => ratios(points, a, b)?.into_iter().reduce(f64::max),
+            Here::MeanRatio(a, b) => Some(mean(&ratios(points, a, b)?)),
             Here::Farthest(of, from) => {
                 let from = from.value(points)?;
                 let far = |(_, v): (_, f64)| 100.0 * (v / from - 1.0).abs();
@@ -174,9 +178,10 @@ impl Here {
     /// What it chooses.
     pub(super) fn selectors(&self) -> Vec<&Selector> {
         match self {
-            Here::One(of) | Here::Max(of) | Here::Min(of) | Here::WhereMax(of) => vec![of],
+            Here::One(of) | Here::Max(of) | Here::Min(of) | Here::Mean(of) => vec![of],
+            Here::WhereMax(of) => vec![of],
             Here::LeastStep(of, _) | Here::LargestStep(of, _) => vec![of],
-            Here::LeastRatio(a, b) => vec![a, b],
+            Here::LeastRatio(a, b) | Here::MostRatio(a, b) | Here::MeanRatio(a, b) => vec![a, b],
             Here::Number(_) => Vec::new(),
             Here::Ratio(a, b) | Here::Product(a, b) | Here::Difference(a, b) => {
                 [a.selectors(), b.selectors()].concat()
@@ -193,6 +198,7 @@ impl Here {
             Here::One(of) => Here::One(at(of)),
             Here::Max(of) => Here::Max(at(of)),
             Here::Min(of) => Here::Min(at(of)),
+            Here::Mean(of) => Here::Mean(at(of)),
             Here::WhereMax(of) => Here::WhereMax(at(of)),
             Here::Number(value) => Here::Number(*value),
             Here::Ratio(a, b) => Here::Ratio(deep(a), deep(b)),
@@ -201,9 +207,23 @@ impl Here {
             Here::LeastStep(of, along) => Here::LeastStep(at(of), along.clone()),
             Here::LargestStep(of, along) => Here::LargestStep(at(of), along.clone()),
             Here::LeastRatio(a, b) => Here::LeastRatio(at(a), at(b)),
+            Here::MostRatio(a, b) => Here::MostRatio(at(a), at(b)),
+            Here::MeanRatio(a, b) => Here::MeanRatio(at(a), at(b)),
             Here::Farthest(of, from) => Here::Farthest(at(of), deep(from)),
         }
     }
+}
+
+/// Of at least one value.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Ratios of the points of one choice to those of another at the same place.
+fn ratios(points: &Points, a: &Selector, b: &Selector) -> Option<Vec<f64>> {
+    let (a, b) = (points.choose(a)?, points.choose(b)?);
+    let other = |at| b.iter().find(|(point, _)| point.at == at).map(|(_, v)| *v);
+    a.iter().map(|(point, v)| Some(v / other(&point.at[..])?)).collect()
 }
 
 /// Ratios of points to the ones before them on an axis, over all curves of the choice.
@@ -357,6 +377,10 @@ mod tests {
         assert_eq!(value(Here::LargestStep(one("a x"), "n".into())), Some(3.0));
         assert_eq!(value(Here::LeastRatio(one("a x n=1,2"), one("b x"))), Some(2.0));
         assert_eq!(value(Here::LeastRatio(one("a x"), one("b x"))), None, "b has no such point");
+        assert_eq!(value(Here::MostRatio(one("a x n=1,2"), one("b x"))), Some(3.0));
+        assert_eq!(value(Here::MeanRatio(one("a x n=1,2"), one("b x"))), Some(2.5));
+        assert_eq!(value(Here::Mean(one("a x n=1,2"))), Some(4.0));
+        assert_eq!(value(Here::Mean(one("a x n=9"))), None);
         assert_eq!(value(Here::Farthest(one("a x n=2,4"), at("a x n=1"))), Some(200.0));
         assert_eq!(value(Here::Ratio(at("a x n=2"), at("b x n=4"))), None);
     }

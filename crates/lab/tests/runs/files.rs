@@ -105,6 +105,19 @@ fn what_the_layers_count_fits_together() {
     let of_pages =
         fs("data_pages") + fs("moved_pages") + fs("fsync_nodes") + fs("checkpoint_nodes");
     assert_eq!(files.written_below_sectors, 2 * of_pages + fs("meta_sectors"));
+    // The same at each level, and what was garbage in what was cleaned and erased.
+    let t = files.traffic_sectors;
+    assert_eq!(t.data + t.nodes + t.cleaning + t.in_place, t.file_system);
+    assert_eq!(t.file_system, files.written_below_sectors);
+    assert!(t.users.abs_diff(written / 4096) <= 1, "{t:?}");
+    assert_eq!((t.flash, t.gc), (run.programmed_sectors.total(), 0));
+    assert_eq!(t.cleaning, 2 * (fs("moved_pages") + fs("moved_nodes")));
+    assert!(t.cleaning > 0 && t.cleaning <= 2 * fs("victim_valid_pages"), "{t:?}");
+    let (of_cleaned, of_erased) = (files.cleaned_invalid_ratio, files.erased_invalid_ratio);
+    let pages = fs("victim_valid_pages") as f64 / 64.0;
+    assert!((of_cleaned.unwrap() - (1.0 - pages / cleaned as f64)).abs() < 1e-9);
+    assert!(of_cleaned <= of_erased && of_erased < Some(1.0), "{of_cleaned:?} {of_erased:?}");
+    assert!(files.cleaning_began_ns.is_some_and(|began| began > 0 && began < run.runtime_ns));
     let both = files.amplification_ratio.unwrap() * files.amplification_below_ratio.unwrap();
     assert!((both - run.write_amplification_ratio.unwrap()).abs() < 1e-9, "{both}");
     // Behind it everything was looked at: what is there was made or is left of the first files.

@@ -264,8 +264,8 @@ pub(super) fn files(report: &Report) -> String {
         rows
     };
     let calls = files::calls(report).map(|rows| table(named(rows)));
-    let done = files::done(report).map(table);
-    match calls.into_iter().chain(done).collect::<String>() {
+    let more = [files::done(report), files::traffic(report)].into_iter().flatten().map(table);
+    match calls.into_iter().chain(more).collect::<String>() {
         none if none.is_empty() => none,
         tables => format!("<section>\n<h2>Files</h2>\n{tables}</section>\n"),
     }
