@@ -178,7 +178,6 @@ fn a_wrong_unit_and_an_impossible_geometry_are_named() {
     assert!(said.contains("two targets"), "{said}");
 }
 
-/// Targets may have workloads and hosts of their own; others have what all have.
 #[test]
 fn a_capacity_says_how_many_chunks_a_pu_has() {
     let sized = GOOD.replace("chunks_per_pu = 99", "channels = 2");
@@ -196,6 +195,7 @@ fn a_capacity_says_how_many_chunks_a_pu_has() {
     assert!(both.contains("`geometry.chunks_per_pu` says it already"), "{both}");
 }
 
+/// Targets may have workloads and hosts of their own; others have what all have.
 #[test]
 fn workloads_are_for_all_targets_or_for_those_that_they_name() {
     const PARTS: &str = "[device]\npreset = \"tiny\"\n\

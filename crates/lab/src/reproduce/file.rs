@@ -14,7 +14,6 @@
 //! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
 //! set = ["run.costs=zero"]         # changes for all of them; "{threads}" is the value of an axis, which needs no
 //!                                  # `key` then
-//! set_full = ["run.seed=2"]        # more of them for this size, or `set_ci`, `set_small`
 //! set_ci = ["workload.0.ops=9"]    # more of them at this size; set_small, set_full
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
