@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 /// Pages of a file whose writes are under way at a time.
 const AT_ONCE: usize = 64;
+/// Of the dirty pages that there may be, the part that one writer writes at least where there are more.
+const WRITE_OUT: usize = 8;
 /// Times that a write is tried, each time elsewhere: a medium of which so many places fail is broken.
 pub(crate) const TRIES: u32 = 8;
 
@@ -473,13 +475,17 @@ impl Fs {
         }
     }
 
-    /// Writes as many dirty pages as there are too many, the oldest ones: whoever makes pages dirty waits
-    /// for that. What others write already is their affair.
+    /// Writes the oldest dirty pages where there are too many: whoever makes pages dirty waits for that.
+    /// What others write already is their affair.
     pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let most = self.options.dirty_pages;
         let pages = {
             let s = self.lock();
-            let excess = s.pages_waiting().saturating_sub(self.options.dirty_pages);
-            if excess == 0 { Vec::new() } else { s.pages.oldest(excess) }
+            match s.pages_waiting().checked_sub(most) {
+                // Many at a time, so that they go to all channels.
+                Some(excess @ 1..) => s.pages.oldest(excess.max(most / WRITE_OUT)),
+                _ => return Ok(()),
+            }
         };
         self.write_back(cx, &pages, By::Anybody).await
     }
