@@ -3,7 +3,7 @@
 //! Owns: a file system that is made for a run ([`Files`]), Filebench's set of files, threads as
 //! tasks that work without a pause, what came of each kind of call ([`Work`]). The other programs
 //! have files of their own: `postmark.rs`,
-//! `mobibench.rs`, `ycsb.rs` with its store. Promises: every byte that
+//! `mobibench.rs`, `sqlite/` (Mobibench on a real SQLite), `ycsb.rs` with its store. Promises: every byte that
 //! is read is compared with what was written; the same seed gives the same run; a file system that
 //! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
 //! which layers are below.
@@ -15,6 +15,7 @@ mod blocks;
 mod contents;
 pub mod mobibench;
 pub mod postmark;
+pub mod sqlite;
 mod store;
 pub mod ycsb;
 
@@ -36,6 +37,7 @@ use flashlane_rt::{CoreId, Cx, Join};
 use mobibench::Mobibench;
 use postmark::Postmark;
 use serde::Serialize;
+use sqlite::Sqlite;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -70,6 +72,8 @@ pub enum Program {
     Filebench(Settings),
     Postmark(Postmark),
     Mobibench(Mobibench),
+    /// Mobibench, too.
+    Sqlite(Sqlite),
     Ycsb(Ycsb),
 }
 
@@ -79,6 +83,7 @@ impl FileJob {
             Program::Filebench(settings) => settings.threads,
             Program::Postmark(_) => 1,
             Program::Mobibench(settings) => settings.threads,
+            Program::Sqlite(settings) => settings.threads,
             Program::Ycsb(settings) => settings.threads,
         }
     }
@@ -99,6 +104,7 @@ impl FileJob {
             }
             Program::Postmark(settings) => settings.first_pages(page),
             Program::Mobibench(settings) => settings.first_pages(page),
+            Program::Sqlite(settings) => settings.first_pages(page),
             Program::Ycsb(settings) => settings.first_pages(page),
         }
     }
@@ -123,10 +129,14 @@ pub enum CallKind {
     DoubleWrite,
     RedoWrite,
     RedoSync,
+    PageSync,
+    /// To a rollback journal or a WAL.
+    JournalWrite,
+    JournalSync,
 }
 
 /// Those that are not Filebench's, with their words.
-const OTHERS: [(CallKind, &str); 11] = [
+const OTHERS: [(CallKind, &str); 14] = [
     (CallKind::Read, "read"),
     (CallKind::Write, "write"),
     (CallKind::Update, "update"),
@@ -138,6 +148,9 @@ const OTHERS: [(CallKind, &str); 11] = [
     (CallKind::DoubleWrite, "doublewrite"),
     (CallKind::RedoWrite, "redowrite"),
     (CallKind::RedoSync, "redosync"),
+    (CallKind::PageSync, "pagesync"),
+    (CallKind::JournalWrite, "journalwrite"),
+    (CallKind::JournalSync, "journalsync"),
 ];
 const KINDS: usize = Kind::ALL.len() + OTHERS.len();
 
@@ -169,8 +182,12 @@ impl CallKind {
 
     /// Whether it is a program's own, and no call of its users.
     pub fn is_inner(self) -> bool {
-        use CallKind::{DoubleWrite, PageRead, PageWrite, RedoSync, RedoWrite};
-        matches!(self, PageRead | PageWrite | DoubleWrite | RedoWrite | RedoSync)
+        use CallKind::{
+            DoubleWrite, JournalSync, JournalWrite, PageRead, PageSync, PageWrite, RedoSync,
+            RedoWrite,
+        };
+        matches!(self, PageRead | PageWrite | PageSync | DoubleWrite | RedoWrite | RedoSync)
+            || matches!(self, JournalWrite | JournalSync)
     }
 
     /// What it is for those who count requests.
@@ -369,6 +386,10 @@ impl Files {
         if let Err(e) = self.fs.sync(cx).await {
             bench.over(End::of(e, "sync"));
         }
+        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
+        let (stats, calls) = (self.fs.stats().since(&by_then), bench.calls.take());
+        let mapped = (used, self.sectors().1);
+        bench.check(cx).await;
         let (mut interrupted, mut read_only, mut broken) = (false, None, None);
         match bench.end.take() {
             Some(End::Interrupted) => interrupted = true,
@@ -377,15 +398,14 @@ impl Files {
             Some(End::Error(e)) => return Err(e),
             None => {}
         }
-        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
         let recorder = bench.recorder.take();
         let work = Work {
-            calls: bench.calls.take(),
+            calls,
             prepared_files: prepared,
             prepared_bytes: bench.jobs.iter().map(|job| job.prepared.get()).sum(),
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
-            stats: self.fs.stats().since(&by_then),
+            stats,
             checked: None,
             broken,
         };
@@ -397,7 +417,7 @@ impl Files {
             interrupted,
             read_only,
             prepared: Prepared { rest_ns: plan.rest.as_ns(), ..Prepared::default() },
-            mapped: (used, self.sectors().1),
+            mapped,
             capacity,
             submit_cost: bench.submit_cost,
             cpu,
@@ -526,6 +546,7 @@ enum Set {
     Filebench { tree: Tree, rotation: RefCell<Rotation> },
     Postmark(RefCell<postmark::Set>),
     Mobibench(RefCell<mobibench::Set>),
+    Sqlite(Box<sqlite::Set>),
     Ycsb(Box<ycsb::Set>),
 }
 
@@ -561,6 +582,9 @@ impl Job {
             Program::Mobibench(settings) => {
                 let set = mobibench::Set::new(settings, seed);
                 (Set::Mobibench(set.into()), 0, (PIECE, PIECE))
+            }
+            Program::Sqlite(settings) => {
+                (Set::Sqlite(sqlite::Set::new(settings, seed).into()), 0, (PIECE, PIECE))
             }
             Program::Ycsb(settings) => {
                 (Set::Ycsb(ycsb::Set::new(settings).into()), 0, (PIECE, PIECE))
@@ -664,6 +688,7 @@ impl Bench {
             Set::Filebench { tree, .. } => self.prepare_tree(cx, job, tree, folder).await,
             Set::Postmark(set) => postmark::prepare(self, cx, job, set, folder).await,
             Set::Mobibench(set) => mobibench::prepare(self, cx, job, set, folder).await,
+            Set::Sqlite(set) => sqlite::prepare(self, cx, job, set, folder).await,
             Set::Ycsb(set) => ycsb::prepare(self, cx, job, set, folder).await,
         };
         done.map_err(&what)?;
@@ -737,6 +762,15 @@ impl Bench {
         }
     }
 
+    /// What a job's program can only say of its files when it has ended. It is not measured.
+    async fn check(&self, cx: &Cx) {
+        for job in self.jobs.iter().take_while(|_| !self.is_over()) {
+            if let Set::Sqlite(set) = &job.set {
+                sqlite::check(self, cx, job, set).await;
+            }
+        }
+    }
+
     /// Whether a job begins one more call.
     fn goes_on(&self, cx: &Cx, job: &Job, end: Option<Ns>) -> bool {
         let until = &job.asked.until;
@@ -756,6 +790,7 @@ impl Bench {
             }
             Set::Postmark(set) => postmark::thread(self, cx, job, set, end).await,
             Set::Mobibench(set) => mobibench::thread(self, cx, job, set, number, end).await,
+            Set::Sqlite(set) => sqlite::thread(self, cx, job, set, number, end).await,
             Set::Ycsb(set) => ycsb::thread(self, cx, job, set, number, end).await,
         }
     }
