@@ -15,16 +15,23 @@
 use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
 use crate::fs::{Cleaners, Fs, Options};
+use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use crate::write::{By, FilePage};
+use flashlane_base::mutant;
 use flashlane_rt::{Cx, Join};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Segments that one cleaner empties before a checkpoint frees them.
 const VICTIMS: u32 = 4;
 /// The same of each cleaner of a region.
-const VICTIMS_OF_REGION: usize = 2;
+const VICTIMS_OF_REGION: usize = 8;
+/// Cleaners of regions begin when so many segments of each are left beside those that others wait
+/// for, and go on until there are so many more. Less of either costs throughput, more does not
+/// win any (`bench/runs/2026-11-27-parafs-policies`).
+const BEGIN_AHEAD: u32 = 3;
+const WON_AT_ONCE: u32 = 6;
 /// Nodes of fsyncs that a mount reads at most, per region, and of so many regions: they are in memory
 /// then.
 const NODES_FOUND: u64 = 512;
@@ -58,22 +65,67 @@ impl State {
         1 + (self.dirty_nodes.len() as u64 + 32).div_ceil(pages) as u32
     }
 
+    /// There is room for what the next checkpoint writes, and for one node more. A heat that has a
+    /// part of a segment only takes a whole one.
+    pub(crate) fn is_sure_of_checkpoint(&self) -> bool {
+        let pages = u64::from(self.layout.shape.segment_pages);
+        let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
+        let dirty = nodes + self.along.len() as u64;
+        let lacks = |heat: &Heat| self.segments.heat_has_begun(*heat) < dirty;
+        let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
+        let segments = match lacking {
+            0 => 0,
+            _ => dirty.div_ceil(pages) + lacking - 1,
+        };
+        segments <= u64::from(self.segments.free()) || mutant!("parafs.moves-without-checkpoint")
+    }
+
     /// Free segments that must be there before anything else is made dirty: what a checkpoint writes
     /// of what is dirty, a segment for each head to go on with, and what cleaning moves to.
     pub(crate) fn free_min(&self) -> u32 {
         self.layout.shape.regions.min(8) + 4 + self.free_for_nodes()
     }
 
-    /// Free segments from which on cleaners of regions begin: each region has one more to write to.
+    /// Dirty pages of files that somebody will have to write: those on their way have their places, and
+    /// what cleaners have taken out they write themselves.
+    pub(crate) fn pages_waiting(&self) -> usize {
+        let others = self.pages_in_flight as usize + self.pages_moving;
+        self.pages.dirty_count().saturating_sub(others)
+    }
+
+    /// Free segments for the pages of files that are dirty, and as many again: their places are given
+    /// when they are written, and whoever made them dirty has been let in.
+    fn free_for_pages(&self) -> u32 {
+        let segments = 2 * self.pages_waiting() as u32 / self.layout.shape.segment_pages;
+        segments.min(self.reserve() / 4)
+    }
+
+    /// Free segments from which on everybody may go on while others clean.
+    fn free_enough(&self) -> u32 {
+        self.free_min() + self.free_for_pages()
+    }
+
+    /// Free segments from which on cleaners of regions begin: each region has some to write to while
+    /// they are at it.
     fn free_low(&self) -> u32 {
-        self.free_min() + self.layout.shape.regions.min(self.reserve() / 8)
+        self.free_enough() + self.per_region(BEGIN_AHEAD)
+    }
+
+    /// Free segments that cleaners of regions want: a checkpoint costs as much for one as for many.
+    fn free_wanted(&self) -> u32 {
+        self.free_low() + self.per_region(WON_AT_ONCE)
+    }
+
+    /// So many segments of each region, as far as files leave them.
+    fn per_region(&self, segments: u32) -> u32 {
+        (segments * self.layout.shape.regions).min(self.reserve() / 4)
     }
 
     /// Something may be changed without a look at the room first ([`Fs::balance`]).
     pub(crate) fn has_room_at_once(&self, options: &Options) -> bool {
         self.segments.free() >= self.free_low()
             && !self.is_due(options.dirty_nodes)
-            && self.pages.dirty_count() < options.dirty_pages
+            && self.pages_waiting() < options.dirty_pages
     }
 
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
@@ -111,6 +163,9 @@ impl State {
             if entry.addr != addr {
                 return Ok(Moved::Gone);
             }
+            if !self.is_sure_of_checkpoint() {
+                return Err(FsError::NoSpace.into());
+            }
             self.node_mut(owner.nid)?;
             if by == By::IdleCleaner {
                 self.cold_nodes.insert(owner.nid);
@@ -142,39 +197,41 @@ impl State {
     }
 
     /// Valid pages that there is room to move when `kept` free segments stay. A page takes its place, and
-    /// with the checkpoint those of a node and an inode; what is dirty already goes with that, too.
+    /// with the checkpoint that of its node; what is dirty already goes with that, too.
     pub(crate) fn movable(&self, kept: u32) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
-        free.saturating_sub(self.dirty_nodes.len() as u64) / 3
+        free.saturating_sub(self.dirty_nodes.len() as u64) / 2
     }
 
-    /// For each region that has less than its share of `wanted` free segments, those that are cleaned
-    /// soonest: as many as there is room to move their pages to. Where no such region has any, the
-    /// one of all that is.
-    fn victims(&self, wanted: u32) -> Vec<Vec<u32>> {
+    /// Of the regions that have less than their share of `wanted` free segments, those that are cleaned
+    /// soonest, by region: as many as win `lacking` segments, and as there is room to move their
+    /// pages to. Where no such region has any, the one of all that is.
+    fn victims(&self, wanted: u32, lacking: u32) -> Vec<Vec<u32>> {
+        let pages = u64::from(self.layout.shape.segment_pages);
         let share = wanted.div_ceil(self.layout.shape.regions);
-        let mut room = self.movable(1);
-        let mut all = Vec::new();
-        for region in 0..self.layout.shape.regions {
-            if self.segments.free_of(region) >= share {
-                continue;
-            }
-            let mut of_region = self.segments.victims(region, VICTIMS_OF_REGION);
-            of_region.retain(|victim| {
-                let valid = u64::from(self.segments.get(*victim).valid);
-                let fits = valid <= room;
-                room -= if fits { valid } else { 0 };
-                fits
-            });
-            if !of_region.is_empty() {
-                all.push(of_region);
+        let short = |region: &u32| self.segments.free_of(*region) < share;
+        let regions = (0..self.layout.shape.regions).filter(short);
+        let of_region = |region| self.segments.victims(region, VICTIMS_OF_REGION);
+        let valid = |victim: u32| u64::from(self.segments.get(victim).valid);
+        let mut found: Vec<u32> = regions.flat_map(of_region).collect();
+        found.sort_by_key(|victim| valid(*victim));
+        let anything = mutant!("parafs.moves-without-checkpoint");
+        let mut room = if anything { u64::MAX } else { self.movable(1) };
+        let mut lacking = u64::from(lacking) * pages;
+        let mut by_region: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for victim in found {
+            let valid = valid(victim);
+            if valid <= room && lacking > 0 {
+                room -= valid;
+                lacking = lacking.saturating_sub(pages - valid);
+                by_region.entry(self.layout.region_of(victim)).or_default().push(victim);
             }
         }
-        if all.is_empty() {
-            all.extend(self.segments.victim().map(|victim| vec![victim]));
+        if by_region.is_empty() {
+            return self.segments.victim().map(|victim| vec![victim]).into_iter().collect();
         }
-        all
+        by_region.into_values().collect()
     }
 }
 
@@ -189,14 +246,22 @@ impl Fs {
             let s = self.lock();
             (s.segments.free(), s.free_min(), s.free_low(), s.cleaning)
         };
-        if free >= min {
-            if free < low && !cleaning && self.options.cleaners == Cleaners::PerRegion {
-                self.clean_aside(cx);
-            }
-            return Ok(());
+        if free < min {
+            self.lock().stats.room_waits += 1;
+            return self.make_room(cx, 0).await;
         }
-        self.lock().stats.room_waits += 1;
-        self.make_room(cx, 0).await
+        if free < low && !cleaning && self.options.cleaners == Cleaners::PerRegion {
+            self.clean_aside(cx);
+        }
+        let may_go_on = || {
+            let s = self.lock();
+            !s.cleaning || s.segments.free() >= s.free_enough()
+        };
+        if !may_go_on() {
+            self.lock().stats.room_waits += 1;
+            self.changed.wait(cx, may_go_on).await;
+        }
+        Ok(())
     }
 
     /// Has more free segments than those that are `kept` for others, as far as there is any to win. One
@@ -253,7 +318,7 @@ impl Fs {
         loop {
             let (free, wanted, empty, trims) = {
                 let s = self.lock();
-                let wanted = if one { s.free_min() + 2 } else { s.free_low() + 2 };
+                let wanted = if one { s.free_min() + 2 } else { s.free_wanted() + 2 };
                 (s.segments.free(), wanted, s.segments.empty(), s.trims)
             };
             if free >= wanted {
@@ -268,8 +333,11 @@ impl Fs {
             if free < wanted / 2 && self.lock().segments.take_back() > 0 {
                 continue;
             }
-            // Each time round something must be won.
-            let now = (free + trims, self.lock().segments.valid());
+            // Each time round something must be won, if only a few pages that heads have more.
+            let now = {
+                let s = self.lock();
+                (free + trims, s.segments.valid(), s.segments.heads_have())
+            };
             if before.replace(now) == Some(now) && empty == 0 {
                 return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }
@@ -277,7 +345,7 @@ impl Fs {
                 true => self.empty_one_by_one(cx, empty).await?,
                 // What a checkpoint alone frees comes before another victim.
                 false if free + trims + empty >= wanted => {}
-                false => self.empty_by_region(cx, wanted).await?,
+                false => self.empty_by_region(cx, wanted, wanted - free - trims - empty).await?,
             }
             self.checkpoint(cx).await?;
             self.changed.wake(cx);
@@ -307,8 +375,8 @@ impl Fs {
     }
 
     /// Empties some segments of each region that is short of free ones, all regions at a time.
-    async fn empty_by_region(self: &Arc<Fs>, cx: &Cx, wanted: u32) -> Result<()> {
-        let victims = self.lock().victims(wanted);
+    async fn empty_by_region(self: &Arc<Fs>, cx: &Cx, wanted: u32, lacking: u32) -> Result<()> {
+        let victims = self.lock().victims(wanted, lacking);
         let cleaners: Vec<Join<Result<()>>> = victims
             .into_iter()
             .map(|of_region| {
@@ -352,15 +420,21 @@ impl Fs {
             }
             let Some(first) = taken.pop_front() else { break };
             match first.await {
-                Ok(Moved::Page(ino, index)) => files.push((ino, index)),
+                Ok(Moved::Page(ino, index)) => {
+                    self.lock().pages_moving += 1;
+                    files.push((ino, index));
+                }
                 Ok(Moved::Gone | Moved::Node) => {}
                 // A file that was deleted meanwhile has no page here any more.
                 Err(FsError::Stale) => {}
                 Err(e) => outcome = Err(e),
             }
         }
-        outcome?;
         files.sort_unstable();
-        self.write_back(cx, &files, by).await
+        if outcome.is_ok() {
+            outcome = self.write_back(cx, &files, by).await;
+        }
+        self.lock().pages_moving -= files.len();
+        outcome
     }
 }

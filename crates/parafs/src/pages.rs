@@ -19,9 +19,18 @@ pub(crate) struct Page {
     pub(crate) touched: u64,
 }
 
+/// The dirty pages of a file.
+struct Dirty {
+    /// When it got the first of them.
+    since: u64,
+    pages: BTreeSet<u64>,
+}
+
 pub(crate) struct Pages {
     files: BTreeMap<Nid, BTreeMap<u64, Page>>,
-    dirty: BTreeMap<Nid, BTreeSet<u64>>,
+    dirty: BTreeMap<Nid, Dirty>,
+    /// Files with dirty pages, by the time since when.
+    since: BTreeMap<u64, Nid>,
     dirty_count: usize,
     count: usize,
     clock: u64,
@@ -29,7 +38,14 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn new() -> Pages {
-        Pages { files: BTreeMap::new(), dirty: BTreeMap::new(), dirty_count: 0, count: 0, clock: 0 }
+        Pages {
+            files: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            since: BTreeMap::new(),
+            dirty_count: 0,
+            count: 0,
+            clock: 0,
+        }
     }
 
     fn tick(&mut self) -> u64 {
@@ -68,14 +84,22 @@ impl Pages {
         if !self.has(ino, index) {
             self.insert(ino, index, vec![0; bytes]);
         }
-        if self.dirty.entry(ino).or_default().insert(index) {
-            self.dirty_count += 1;
-        }
+        self.soil(ino, index);
         let now = self.tick();
         let page = self.files.get_mut(&ino).and_then(|pages| pages.get_mut(&index));
         let page = page.expect("it was put there");
         (page.version, page.touched) = (now, now);
         Arc::make_mut(&mut page.content)
+    }
+
+    fn soil(&mut self, ino: Nid, index: u64) {
+        let now = self.tick();
+        let since = &mut self.since;
+        let dirty = self.dirty.entry(ino).or_insert_with(|| {
+            since.insert(now, ino);
+            Dirty { since: now, pages: BTreeSet::new() }
+        });
+        self.dirty_count += usize::from(dirty.pages.insert(index));
     }
 
     /// Its write begins.
@@ -106,18 +130,17 @@ impl Pages {
     /// A page that counted as clean could not be written.
     pub(crate) fn again(&mut self, ino: Nid, index: u64, id: u64) {
         let page = self.files.get(&ino).and_then(|pages| pages.get(&index));
-        if page.is_some_and(|page| page.id == id)
-            && self.dirty.entry(ino).or_default().insert(index)
-        {
-            self.dirty_count += 1;
+        if page.is_some_and(|page| page.id == id) {
+            self.soil(ino, index);
         }
     }
 
     /// It is on the medium, or on its way there for good.
     pub(crate) fn clean(&mut self, ino: Nid, index: u64) {
         let Some(dirty) = self.dirty.get_mut(&ino) else { return };
-        self.dirty_count -= usize::from(dirty.remove(&index));
-        if dirty.is_empty() {
+        self.dirty_count -= usize::from(dirty.pages.remove(&index));
+        if dirty.pages.is_empty() {
+            self.since.remove(&dirty.since);
             self.dirty.remove(&ino);
         }
     }
@@ -141,21 +164,30 @@ impl Pages {
 
     /// Dirty pages of a file in a range.
     pub(crate) fn dirty_of(&self, ino: Nid, range: std::ops::Range<u64>) -> Vec<u64> {
-        let dirty = self.dirty.get(&ino).map(|dirty| dirty.range(range).copied().collect());
+        let dirty = self.dirty.get(&ino).map(|dirty| dirty.pages.range(range).copied().collect());
         dirty.unwrap_or_default()
     }
 
     pub(crate) fn is_dirty(&self, ino: Nid, index: u64) -> bool {
-        self.dirty.get(&ino).is_some_and(|dirty| dirty.contains(&index))
+        self.dirty.get(&ino).is_some_and(|dirty| dirty.pages.contains(&index))
     }
 
     /// All dirty pages.
     pub(crate) fn dirty(&self) -> Vec<(Nid, u64)> {
-        let of = |(ino, pages): (&Nid, &BTreeSet<u64>)| {
-            let ino = *ino;
-            pages.iter().map(move |index| (ino, *index)).collect::<Vec<_>>()
-        };
-        self.dirty.iter().flat_map(of).collect()
+        self.dirty.iter().flat_map(|(ino, dirty)| in_order(*ino, dirty)).collect()
+    }
+
+    /// Up to `most` dirty pages that are not on their way, those first whose files have had dirty pages
+    /// for longest.
+    pub(crate) fn oldest(&self, most: usize) -> Vec<(Nid, u64)> {
+        let files = self.since.values().filter_map(|ino| Some((ino, self.dirty.get(ino)?)));
+        let pages = files.flat_map(|(ino, dirty)| in_order(*ino, dirty));
+        pages.filter(|(ino, index)| !self.is_on_its_way(*ino, *index)).take(most).collect()
+    }
+
+    fn is_on_its_way(&self, ino: Nid, index: u64) -> bool {
+        let page = self.files.get(&ino).and_then(|pages| pages.get(&index));
+        page.is_some_and(|page| page.in_flight > 0)
     }
 
     /// Files with dirty pages.
@@ -187,4 +219,8 @@ impl Pages {
         let gone = found.len().saturating_sub(most);
         found.into_iter().take(gone).for_each(|(_, ino, index)| self.drop_page(ino, index));
     }
+}
+
+fn in_order(ino: Nid, dirty: &Dirty) -> impl Iterator<Item = (Nid, u64)> {
+    dirty.pages.iter().map(move |index| (ino, *index))
 }

@@ -46,6 +46,10 @@ impl Heat {
         Heat::ColdData,
     ];
 
+    /// Those that a checkpoint writes: nodes, and pages of directories.
+    pub(crate) const OF_CHECKPOINT: [Heat; 4] =
+        [Heat::HotNode, Heat::WarmNode, Heat::ColdNode, Heat::HotData];
+
     pub(crate) fn is_node(self) -> bool {
         self <= Heat::ColdNode
     }
@@ -293,6 +297,17 @@ impl Segments {
         self.free[region as usize].len() as u32
     }
 
+    /// Pages that heads can give without another segment, of all heads.
+    pub(crate) fn heads_have(&self) -> u64 {
+        self.heads.iter().map(|head| self.head_has(head)).sum()
+    }
+
+    /// Pages in segments that the heads of a heat fill.
+    pub(crate) fn heat_has_begun(&self, heat: Heat) -> u64 {
+        let regions = 0..self.layout.shape.regions;
+        regions.map(|region| self.head_has_begun(&self.heads[self.head(region, heat)])).sum()
+    }
+
     /// Segments without content, of all regions.
     pub(crate) fn unwritten(&self) -> u32 {
         self.unwritten.iter().sum()
@@ -366,10 +381,7 @@ impl Segments {
     pub(crate) fn has_for_all(&self, wanted: &[(Heat, u64)]) -> bool {
         let segment = u64::from(self.layout.shape.segment_pages);
         let lacks = |&(heat, pages): &(Heat, u64)| {
-            let regions = 0..self.layout.shape.regions;
-            let head = |region| &self.heads[self.head(region, heat)];
-            let has: u64 = regions.map(|region| self.head_has_begun(head(region))).sum();
-            pages.saturating_sub(has).div_ceil(segment)
+            pages.saturating_sub(self.heat_has_begun(heat)).div_ceil(segment)
         };
         let next: usize = self.heads.iter().map(|head| head.next.len()).sum();
         wanted.iter().map(lacks).sum::<u64>() <= u64::from(self.free()) + next as u64

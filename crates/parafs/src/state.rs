@@ -125,6 +125,10 @@ pub(crate) struct State {
     pub(crate) batch_nodes: u64,
     /// Writes of nodes under way.
     pub(crate) nodes_in_flight: u32,
+    /// Pages of files on their way: the node that names each is about to become dirty.
+    pub(crate) pages_in_flight: u64,
+    /// Pages that cleaners have taken out of segments and are about to write.
+    pub(crate) pages_moving: usize,
     /// Writes of nodes that have failed.
     pub(crate) nodes_failed: u64,
     /// A mount is taking what it has found: it needs no room that was not there before.
@@ -192,6 +196,8 @@ impl State {
             batches: 0,
             batch_nodes: 0,
             nodes_in_flight: 0,
+            pages_in_flight: 0,
+            pages_moving: 0,
             nodes_failed: 0,
             recovering: false,
             new_nodes: 0,

@@ -29,6 +29,8 @@ pub(crate) const TRIES: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Anybody,
+    /// The same where cleaning wins nothing more: what was promised comes before what cleaning needs.
+    Promised,
     /// Who makes room can't wait for room. Pages go to heads of their heat.
     Cleaner,
     /// The same in idle time: what nobody has changed for long is cold.
@@ -62,7 +64,7 @@ impl State {
         // Cleaning goes on where nobody else may, and a checkpoint where no cleaning may: it frees
         // what was won.
         let kept = match by {
-            By::Cleaner => self.free_for_checkpoint(),
+            By::Cleaner | By::Promised => self.free_for_checkpoint(),
             By::Anybody => self.free_for_nodes() + 4,
             By::IdleCleaner => self.free_min(),
         };
@@ -71,6 +73,10 @@ impl State {
             && self.segments.free() <= kept
             && !mutant!("parafs.heads-are-anybodys")
         {
+            return Err(Stop::Need(Need::Room { kept }));
+        }
+        // The node that names it becomes dirty.
+        if by != By::Anybody && !self.is_sure_of_checkpoint() {
             return Err(Stop::Need(Need::Room { kept }));
         }
         let Some((nid, slot)) = self.find_slot(ino, index)? else {
@@ -84,8 +90,9 @@ impl State {
         let (is, content) = ((page.id, page.version), page.content.clone());
         let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
+        self.pages_in_flight += 1;
         match by {
-            By::Anybody => self.stats.data_pages += 1,
+            By::Anybody | By::Promised => self.stats.data_pages += 1,
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
         Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
@@ -257,6 +264,7 @@ impl Fs {
         let mut outcome = Ok(());
         let mut writes: VecDeque<(Join<Result<()>>, Write)> = VecDeque::new();
         for (ino, index) in pages {
+            let mut by = by;
             loop {
                 let begun = self.lock().begin_write(*ino, *index, by);
                 match begun {
@@ -275,7 +283,15 @@ impl Fs {
                             continue;
                         }
                         match (need, by) {
-                            (Need::Room { .. }, By::Cleaner | By::IdleCleaner) => {
+                            (need @ Need::Room { .. }, By::Anybody) => {
+                                match self.bring(cx, need).await {
+                                    Err(FsError::NoSpace) if !mutant!("parafs.promised-last") => {
+                                        by = By::Promised;
+                                    }
+                                    other => other?,
+                                }
+                            }
+                            (Need::Room { .. }, _) => {
                                 return outcome.and(Err(FsError::NoSpace));
                             }
                             (need, _) => self.bring(cx, need).await?,
@@ -306,6 +322,7 @@ impl Fs {
             let Some((sent, write)) = writes.pop_front() else { break };
             let result = sent.await;
             let ended = self.with(cx, |s| s.end_write(&write, result.is_ok())).await;
+            self.lock().pages_in_flight -= 1;
             outcome = outcome.and(result).and(ended);
         }
         self.changed.wake(cx);
@@ -456,18 +473,15 @@ impl Fs {
         }
     }
 
-    /// Writes dirty pages of files until few are left: whoever makes them dirty waits for that.
-    pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx, ino: Nid) -> Result<()> {
-        if self.lock().pages.dirty_count() <= self.options.dirty_pages {
-            return Ok(());
-        }
-        let dirty = self.lock().pages.dirty_of(ino, 0..u64::MAX);
-        let pages: Vec<FilePage> = dirty.into_iter().map(|index| (ino, index)).collect();
-        self.write_back(cx, &pages, By::Anybody).await?;
-        if self.lock().pages.dirty_count() > self.options.dirty_pages {
-            self.write_all(cx).await?;
-        }
-        Ok(())
+    /// Writes as many dirty pages as there are too many, the oldest ones: whoever makes pages dirty waits
+    /// for that. What others write already is their affair.
+    pub(crate) async fn limit_dirty(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        let pages = {
+            let s = self.lock();
+            let excess = s.pages_waiting().saturating_sub(self.options.dirty_pages);
+            if excess == 0 { Vec::new() } else { s.pages.oldest(excess) }
+        };
+        self.write_back(cx, &pages, By::Anybody).await
     }
 
     /// Writes the dirty pages of all files.

@@ -426,7 +426,7 @@ impl Fs {
         for piece in data.chunks(PIECE) {
             self.balance(cx).await?;
             self.with(cx, |s| s.write(ino, at, piece, now)).await?;
-            self.limit_dirty(cx, ino).await?;
+            self.limit_dirty(cx).await?;
             at += piece.len() as u64;
         }
         Ok(())

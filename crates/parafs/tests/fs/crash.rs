@@ -42,7 +42,7 @@ fn flash_that_fails_keeps_what_was_durable() {
 /// are these lives.
 #[test]
 fn what_failed_once_is_good() {
-    let once: [(&Files, u64, u64, u64); 6] = [
+    let once: [(&Files, u64, u64, u64); 7] = [
         // Idle cleaning made more nodes dirty than a checkpoint had room for.
         (&FILES[0], 4_295_017_369, 100, 8),
         // A file could not be looked up behind a failed write, and a later fsync counted.
@@ -53,6 +53,8 @@ fn what_failed_once_is_good() {
         (&FILES[1], 4_294_968_397, 100, 2),
         (&FILES[1], 25_769_805_305, 100, 5),
         (&FILES[1], 4_294_969_034, 100, 9),
+        // Blocks failed until nothing could be cleaned, and what had been promised was not written.
+        (&FILES[1], 12_884_910_943, 100, 8),
     ];
     for (files, seed, effort, lives) in once {
         let plan = Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() };
