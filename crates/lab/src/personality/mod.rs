@@ -228,7 +228,7 @@ pub enum FileError {
     )]
     NothingLeft,
     #[error("{what}: {source}")]
-    Fs { what: &'static str, source: FsError },
+    Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
          them fewer or smaller (`nfiles` or `number`, `filesize`, `prealloc`), or the device larger \
@@ -244,11 +244,11 @@ pub enum FileError {
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
          files fewer or smaller (`nfiles` or `number`, `filesize`), or the device larger"
     )]
-    Full { job: String, calls: u64, why: FsError },
+    Full { job: String, calls: u64, why: String },
 }
 
-fn failed(what: &'static str) -> impl Fn(FsError) -> FileError {
-    move |source| FileError::Fs { what, source }
+fn failed(what: &str) -> impl Fn(FsError) -> FileError {
+    move |source| FileError::Fs { what: what.into(), source }
 }
 
 /// Bytes that a thread reads or writes at once at most: more than a file system takes in one step
@@ -287,7 +287,7 @@ impl Files {
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
         mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {
             FsError::NoSpace => FileError::NothingLeft,
-            source => FileError::Fs { what: "making a file system", source },
+            source => failed("making a file system")(source),
         })?;
         let mounted = Fs::mount(cx, medium.clone(), like.options).await;
         let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
@@ -355,6 +355,7 @@ impl Files {
             failures: Cell::new(0),
             last: Cell::new(Ns::ZERO),
             end: RefCell::new(None),
+            refused: RefCell::new(None),
         });
         for job in &bench.jobs {
             bench.prepare(cx, job).await?;
@@ -408,6 +409,7 @@ impl Files {
             stats,
             checked: None,
             broken,
+            refused: bench.refused.take(),
         };
         Ok(Measured {
             steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
@@ -469,6 +471,8 @@ pub struct Work {
     pub checked: Option<Checked>,
     /// A call that must not fail did.
     pub broken: Option<String>,
+    /// What the first call that found no room was, where its program has words for that.
+    pub refused: Option<String>,
 }
 
 /// What the check at the end has looked at.
@@ -640,6 +644,8 @@ struct Bench {
     /// The end of the last call.
     last: Cell<Ns>,
     end: RefCell<Option<End>>,
+    /// What the first call that found no room was, where its program has words for that.
+    refused: RefCell<Option<String>>,
 }
 
 /// What a thread holds.
@@ -682,8 +688,8 @@ impl Bench {
 
     /// Makes the folder of a job, and its first files.
     async fn prepare(&self, cx: &Cx, job: &Job) -> Result<(), FileError> {
-        let what = failed("making the first files");
-        let folder = self.folder(cx, ROOT, &job.index.to_string()).await.map_err(&what)?;
+        let what = "making the first files";
+        let folder = self.folder(cx, ROOT, &job.index.to_string()).await.map_err(failed(what))?;
         let done = match &job.set {
             Set::Filebench { tree, .. } => self.prepare_tree(cx, job, tree, folder).await,
             Set::Postmark(set) => postmark::prepare(self, cx, job, set, folder).await,
@@ -691,7 +697,10 @@ impl Bench {
             Set::Sqlite(set) => sqlite::prepare(self, cx, job, set, folder).await,
             Set::Ycsb(set) => ycsb::prepare(self, cx, job, set, folder).await,
         };
-        done.map_err(&what)?;
+        done.map_err(|e| match self.refused.take() {
+            Some(words) => failed(&format!("{what}: {words}"))(e),
+            None => failed(what)(e),
+        })?;
         self.written.set(0);
         job.prepared.set(job.written.replace(0));
         Ok(())
@@ -929,6 +938,8 @@ impl Bench {
                 let calls = self.failures.get() + 1;
                 self.failures.set(calls);
                 if calls >= FAILURES_MAX {
+                    let words = self.refused.borrow().clone();
+                    let why = words.map_or(why.to_string(), |words| format!("{words}: {why}"));
                     self.over(End::Error(FileError::Full { job: name(), calls, why }));
                 }
             }

@@ -36,6 +36,9 @@ pub struct FilesReport {
     /// What the check behind the run has looked at, all of it sound; null where it found faults, or
     /// the file system was read-only.
     pub checked: Option<Checked>,
+    /// The first call that found no room: file, statement, cause; null where there was none, or its
+    /// program has no words for it.
+    pub refused: Option<String>,
     #[serde(skip)]
     pub(super) stats: Stats,
 }
@@ -85,6 +88,7 @@ impl FilesReport {
             amplification_below_ratio: ratio(programmed, work.written_below),
             file_system: named(&work.stats).collect(),
             checked: work.checked,
+            refused: work.refused.clone(),
             stats: work.stats,
         }
     }

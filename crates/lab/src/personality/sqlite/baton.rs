@@ -160,6 +160,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // Closing asks for random numbers, which are another run's in its turn.
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         // Whatever the thread waits for, it is told that nothing will come.
         self.letters = None;
         if let Some(thread) = self.thread.take() {

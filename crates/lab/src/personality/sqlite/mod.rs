@@ -204,7 +204,11 @@ impl Server<'_> {
     fn failed(&self, failure: Failure, cause: Option<FsError>) -> FsError {
         let Failure { sql, code, says } = failure;
         match cause {
-            Some(FsError::NoSpace) if code & 0xff == ffi::SQLITE_FULL => FsError::NoSpace,
+            Some(FsError::NoSpace) if code & 0xff == ffi::SQLITE_FULL => {
+                let words = || format!("{}: {sql}: {says}", self.name());
+                self.bench.refused.borrow_mut().get_or_insert_with(words);
+                FsError::NoSpace
+            }
             Some(FsError::Io(why)) => FsError::Io(format!("{}: {sql}: {says}: {why}", self.name())),
             Some(e @ FsError::ReadOnly(_)) => e,
             Some(e) => self.broken(&sql, &format!("{says} (code {code}): {e}")),
