@@ -231,7 +231,7 @@ pub enum FileError {
     Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller (`nfiles` or `number`, `filesize`, `prealloc`), or the device larger \
+         them fewer or smaller (`nfiles`, `number` or `rows`, `filesize`, `prealloc`), or the device larger \
          (`[device.geometry] chunks_per_pu`)"
     )]
     Room { job: String, wanted: Bytes, there: Bytes },
@@ -242,7 +242,7 @@ pub enum FileError {
     NoTime { job: String, calls: u64 },
     #[error(
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller (`nfiles` or `number`, `filesize`), or the device larger"
+         files fewer or smaller (`nfiles`, `number` or `rows`, `filesize`), or the device larger"
     )]
     Full { job: String, calls: u64, why: String },
 }

@@ -190,18 +190,41 @@ fn each_journal_mode_of_sqlite_is_what_it_says() {
 #[test]
 fn a_database_on_a_full_file_system_stays_whole() {
     for mode in ["wal", "delete"] {
-        let text = with(SQLITE).replace("ops = 2000", "runtime = \"1s\"")
+        let text = with(SQLITE).replace("ops = 2000", "runtime = \"4s\"")
             + &format!(
                 "journal_mode = \"{mode}\"\n[[workload]]\nfiles = \"fileserver\"\n\
                 nfiles = 400\nfilesize = \"96KiB\"\nmeanappendsize = \"1MiB\"\nprealloc = 100\n\
-                runtime = \"1s\"\n"
+                nthreads = 2\nruntime = \"4s\"\n"
             );
         let outcome = tried(&text, &["run.allow_errors=true"]).unwrap_or_else(|e| panic!("{e}"));
         let report = Report::of(&outcome);
         let [run] = &report.runs[..] else { panic!("{} runs", report.runs.len()) };
         let files = run.files.as_ref().expect("it has files");
         assert_eq!(run.wrong_sectors, 0, "{mode}: {}", report.to_text());
+        if mode == "delete" {
+            // Its journal goes away behind each transaction, so there is room for the next one.
+            continue;
+        }
         assert!(files.calls["update"].failed > 0, "{mode}: {}", report.to_text());
+        // The file, the statement, the cause; and without leave the run is a bad one.
+        let words = files.refused.as_deref().unwrap_or_default();
+        for part in ["/test.db", ": UPDATE ", ": database or disk is full"] {
+            assert!(words.contains(part), "{mode}: {words}");
+        }
+        assert!(report.to_text().contains("no space left"), "{mode}: {}", report.to_text());
+        assert!(!outcome.runs[0].bad_because(false).is_empty(), "{mode}");
+    }
+}
+
+/// A file system that stays full ends the run: the file, the statement, the cause, the remedy.
+#[test]
+fn sqlite_on_a_file_system_that_stays_full_ends() {
+    let text = with(SQLITE).replace("ops = 2000", "runtime = \"600s\"")
+        + "[[workload]]\nfiles = \"fileserver\"\nnfiles = 400\nfilesize = \"96KiB\"\n\
+           meanappendsize = \"1MiB\"\nprealloc = 100\nnthreads = 2\nops = 1000\n";
+    let says = tried(&text, &[]).err().expect("no room").to_string();
+    for part in ["/test.db", ": UPDATE ", ": database or disk is full: no space left)", "`rows`"] {
+        assert!(says.contains(part), "{says}");
     }
 }
 
