@@ -9,6 +9,7 @@ use super::policy::Policy;
 use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
 use crate::personality::mobibench::Mobibench;
 use crate::personality::postmark::Postmark;
+use crate::personality::sqlite::{self, Sqlite};
 use crate::personality::ycsb::{Mix, Ycsb};
 use crate::personality::{FileJob, Program, Until};
 use flashlane_base::{Bytes, Geometry, Ns};
@@ -187,7 +188,7 @@ pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
             (personality.word(), Program::Filebench(read_filebench(s, personality)))
         }
         Word::Postmark => ("postmark", Program::Postmark(read_postmark(s))),
-        Word::Mobibench => ("mobibench", Program::Mobibench(read_mobibench(s))),
+        Word::Mobibench => ("mobibench", read_mobibench(s)),
         Word::Ycsb => ("ycsb", Program::Ycsb(read_ycsb(s))),
     };
     let own = match program {
@@ -259,8 +260,40 @@ fn read_postmark(s: &Section<'_>) -> Postmark {
     read
 }
 
-/// By words like Filebench's: Mobibench's own are letters.
-fn read_mobibench(s: &Section<'_>) -> Mobibench {
+/// What Mobibench works on.
+#[derive(Clone, Copy)]
+enum Mode {
+    File,
+    Sqlite,
+}
+
+/// By words like Filebench's and SQLite's: Mobibench's own are letters.
+fn read_mobibench(s: &Section<'_>) -> Program {
+    match s.word("mode", &[("file", Mode::File), ("sqlite", Mode::Sqlite)]) {
+        None | Some(Mode::File) => Program::Mobibench(read_mobibench_file(s)),
+        Some(Mode::Sqlite) => Program::Sqlite(read_mobibench_sqlite(s)),
+    }
+}
+
+fn read_mobibench_sqlite(s: &Section<'_>) -> Sqlite {
+    let of = Sqlite::default();
+    let mut read = Sqlite {
+        threads: s.number("nthreads", 1, sqlite::THREADS_MAX).map_or(of.threads, |n| n as u32),
+        rows: s.number("rows", 1, ROWS_MAX).unwrap_or(of.rows),
+        io: size(s, "iosize", of.io, Bytes::new(512), Bytes::from_kib(64)),
+        read_percent: s.number("read_percent", 0, 100).unwrap_or(of.read_percent),
+        journal_mode: s.word("journal_mode", &sqlite::JOURNAL_MODES).unwrap_or(of.journal_mode),
+        synchronous: s.word("synchronous", &sqlite::SYNCHRONOUS).unwrap_or(of.synchronous),
+    };
+    if !read.io.get().is_power_of_two() {
+        let says = format!("`iosize` is {}, and SQLite's pages are a power of two", read.io);
+        s.complain("iosize", says);
+        read.io = of.io;
+    }
+    read
+}
+
+fn read_mobibench_file(s: &Section<'_>) -> Mobibench {
     let of = Mobibench::default();
     let mut read = Mobibench {
         threads: s.number("nthreads", 1, THREADS_MAX.into()).map_or(of.threads, |n| n as u32),
@@ -368,6 +401,8 @@ fn read_until(s: &Section<'_>, own: Option<&str>) -> Until {
 
 /// A thousand times over.
 const WRITTEN_MAX: u64 = 100_000;
+/// Of a database: each is remembered, for each of 100 threads.
+const ROWS_MAX: u64 = 1_000_000;
 /// Each is remembered.
 const FOLDERS_MAX: u64 = 100_000;
 /// As wide as varmail's, whose files all lie in one folder.

@@ -3,7 +3,7 @@
 //! Owns: a file system that is made for a run ([`Files`]), Filebench's set of files, threads as
 //! tasks that work without a pause, what came of each kind of call ([`Work`]). The other programs
 //! have files of their own: `postmark.rs`,
-//! `mobibench.rs`, `ycsb.rs` with its store. Promises: every byte that
+//! `mobibench.rs`, `sqlite/` (Mobibench on a real SQLite), `ycsb.rs` with its store. Promises: every byte that
 //! is read is compared with what was written; the same seed gives the same run; a file system that
 //! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
 //! which layers are below.
@@ -15,6 +15,7 @@ mod blocks;
 mod contents;
 pub mod mobibench;
 pub mod postmark;
+pub mod sqlite;
 mod store;
 pub mod ycsb;
 
@@ -36,6 +37,7 @@ use flashlane_rt::{CoreId, Cx, Join};
 use mobibench::Mobibench;
 use postmark::Postmark;
 use serde::Serialize;
+use sqlite::Sqlite;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -70,6 +72,8 @@ pub enum Program {
     Filebench(Settings),
     Postmark(Postmark),
     Mobibench(Mobibench),
+    /// Mobibench, too.
+    Sqlite(Sqlite),
     Ycsb(Ycsb),
 }
 
@@ -79,6 +83,7 @@ impl FileJob {
             Program::Filebench(settings) => settings.threads,
             Program::Postmark(_) => 1,
             Program::Mobibench(settings) => settings.threads,
+            Program::Sqlite(settings) => settings.threads,
             Program::Ycsb(settings) => settings.threads,
         }
     }
@@ -99,6 +104,7 @@ impl FileJob {
             }
             Program::Postmark(settings) => settings.first_pages(page),
             Program::Mobibench(settings) => settings.first_pages(page),
+            Program::Sqlite(settings) => settings.first_pages(page),
             Program::Ycsb(settings) => settings.first_pages(page),
         }
     }
@@ -123,10 +129,14 @@ pub enum CallKind {
     DoubleWrite,
     RedoWrite,
     RedoSync,
+    PageSync,
+    /// To a rollback journal or a WAL.
+    JournalWrite,
+    JournalSync,
 }
 
 /// Those that are not Filebench's, with their words.
-const OTHERS: [(CallKind, &str); 11] = [
+const OTHERS: [(CallKind, &str); 14] = [
     (CallKind::Read, "read"),
     (CallKind::Write, "write"),
     (CallKind::Update, "update"),
@@ -138,6 +148,9 @@ const OTHERS: [(CallKind, &str); 11] = [
     (CallKind::DoubleWrite, "doublewrite"),
     (CallKind::RedoWrite, "redowrite"),
     (CallKind::RedoSync, "redosync"),
+    (CallKind::PageSync, "pagesync"),
+    (CallKind::JournalWrite, "journalwrite"),
+    (CallKind::JournalSync, "journalsync"),
 ];
 const KINDS: usize = Kind::ALL.len() + OTHERS.len();
 
@@ -169,8 +182,12 @@ impl CallKind {
 
     /// Whether it is a program's own, and no call of its users.
     pub fn is_inner(self) -> bool {
-        use CallKind::{DoubleWrite, PageRead, PageWrite, RedoSync, RedoWrite};
-        matches!(self, PageRead | PageWrite | DoubleWrite | RedoWrite | RedoSync)
+        use CallKind::{
+            DoubleWrite, JournalSync, JournalWrite, PageRead, PageSync, PageWrite, RedoSync,
+            RedoWrite,
+        };
+        matches!(self, PageRead | PageWrite | PageSync | DoubleWrite | RedoWrite | RedoSync)
+            || matches!(self, JournalWrite | JournalSync)
     }
 
     /// What it is for those who count requests.
@@ -211,10 +228,10 @@ pub enum FileError {
     )]
     NothingLeft,
     #[error("{what}: {source}")]
-    Fs { what: &'static str, source: FsError },
+    Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller (`nfiles` or `number`, `filesize`, `prealloc`), or the device larger \
+         them fewer or smaller (`nfiles`, `number` or `rows`, `filesize`, `prealloc`), or the device larger \
          (`[device.geometry] chunks_per_pu`)"
     )]
     Room { job: String, wanted: Bytes, there: Bytes },
@@ -225,13 +242,13 @@ pub enum FileError {
     NoTime { job: String, calls: u64 },
     #[error(
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller (`nfiles` or `number`, `filesize`), or the device larger"
+         files fewer or smaller (`nfiles`, `number` or `rows`, `filesize`), or the device larger"
     )]
-    Full { job: String, calls: u64, why: FsError },
+    Full { job: String, calls: u64, why: String },
 }
 
-fn failed(what: &'static str) -> impl Fn(FsError) -> FileError {
-    move |source| FileError::Fs { what, source }
+fn failed(what: &str) -> impl Fn(FsError) -> FileError {
+    move |source| FileError::Fs { what: what.into(), source }
 }
 
 /// Bytes that a thread reads or writes at once at most: more than a file system takes in one step
@@ -270,7 +287,7 @@ impl Files {
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
         mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {
             FsError::NoSpace => FileError::NothingLeft,
-            source => FileError::Fs { what: "making a file system", source },
+            source => failed("making a file system")(source),
         })?;
         let mounted = Fs::mount(cx, medium.clone(), like.options).await;
         let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
@@ -340,6 +357,7 @@ impl Files {
             cleaned: Cell::new(0),
             cleaning: Cell::new(None),
             end: RefCell::new(None),
+            refused: RefCell::new(None),
         });
         for job in &bench.jobs {
             bench.prepare(cx, job).await?;
@@ -372,6 +390,10 @@ impl Files {
         if let Err(e) = self.fs.sync(cx).await {
             bench.over(End::of(e, "sync"));
         }
+        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
+        let (stats, calls) = (self.fs.stats().since(&by_then), bench.calls.take());
+        let mapped = (used, self.sectors().1);
+        bench.check(cx).await;
         let (mut interrupted, mut read_only, mut broken) = (false, None, None);
         match bench.end.take() {
             Some(End::Interrupted) => interrupted = true,
@@ -380,19 +402,19 @@ impl Files {
             Some(End::Error(e)) => return Err(e),
             None => {}
         }
-        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
         let recorder = bench.recorder.take();
         let work = Work {
-            calls: bench.calls.take(),
+            calls,
             prepared_files: prepared,
             prepared_bytes: bench.jobs.iter().map(|job| job.prepared.get()).sum(),
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
-            stats: self.fs.stats().since(&by_then),
+            stats,
             page_sectors: u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64,
             cleaning: bench.cleaning.get().map(|began| began - recorder.start),
             checked: None,
             broken,
+            refused: bench.refused.take(),
         };
         Ok(Measured {
             steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
@@ -402,7 +424,7 @@ impl Files {
             interrupted,
             read_only,
             prepared: Prepared { rest_ns: plan.rest.as_ns(), ..Prepared::default() },
-            mapped: (used, self.sectors().1),
+            mapped,
             capacity,
             submit_cost: bench.submit_cost,
             cpu,
@@ -458,6 +480,8 @@ pub struct Work {
     pub checked: Option<Checked>,
     /// A call that must not fail did.
     pub broken: Option<String>,
+    /// What the first call that found no room was, where its program has words for that.
+    pub refused: Option<String>,
 }
 
 /// What the check at the end has looked at.
@@ -535,6 +559,7 @@ enum Set {
     Filebench { tree: Tree, rotation: RefCell<Rotation> },
     Postmark(RefCell<postmark::Set>),
     Mobibench(RefCell<mobibench::Set>),
+    Sqlite(Box<sqlite::Set>),
     Ycsb(Box<ycsb::Set>),
 }
 
@@ -570,6 +595,9 @@ impl Job {
             Program::Mobibench(settings) => {
                 let set = mobibench::Set::new(settings, seed);
                 (Set::Mobibench(set.into()), 0, (PIECE, PIECE))
+            }
+            Program::Sqlite(settings) => {
+                (Set::Sqlite(sqlite::Set::new(settings, seed).into()), 0, (PIECE, PIECE))
             }
             Program::Ycsb(settings) => {
                 (Set::Ycsb(ycsb::Set::new(settings).into()), 0, (PIECE, PIECE))
@@ -628,6 +656,8 @@ struct Bench {
     cleaned: Cell<u64>,
     cleaning: Cell<Option<Ns>>,
     end: RefCell<Option<End>>,
+    /// What the first call that found no room was, where its program has words for that.
+    refused: RefCell<Option<String>>,
 }
 
 /// What a thread holds.
@@ -675,15 +705,19 @@ impl Bench {
 
     /// Makes the folder of a job, and its first files.
     async fn prepare(&self, cx: &Cx, job: &Job) -> Result<(), FileError> {
-        let what = failed("making the first files");
-        let folder = self.folder(cx, ROOT, &job.index.to_string()).await.map_err(&what)?;
+        let what = "making the first files";
+        let folder = self.folder(cx, ROOT, &job.index.to_string()).await.map_err(failed(what))?;
         let done = match &job.set {
             Set::Filebench { tree, .. } => self.prepare_tree(cx, job, tree, folder).await,
             Set::Postmark(set) => postmark::prepare(self, cx, job, set, folder).await,
             Set::Mobibench(set) => mobibench::prepare(self, cx, job, set, folder).await,
+            Set::Sqlite(set) => sqlite::prepare(self, cx, job, set, folder).await,
             Set::Ycsb(set) => ycsb::prepare(self, cx, job, set, folder).await,
         };
-        done.map_err(&what)?;
+        done.map_err(|e| match self.refused.take() {
+            Some(words) => failed(&format!("{what}: {words}"))(e),
+            None => failed(what)(e),
+        })?;
         self.written.set(0);
         job.prepared.set(job.written.replace(0));
         Ok(())
@@ -754,6 +788,15 @@ impl Bench {
         }
     }
 
+    /// What a job's program can only say of its files when it has ended. It is not measured.
+    async fn check(&self, cx: &Cx) {
+        for job in self.jobs.iter().take_while(|_| !self.is_over()) {
+            if let Set::Sqlite(set) = &job.set {
+                sqlite::check(self, cx, job, set).await;
+            }
+        }
+    }
+
     /// Whether a job begins one more call.
     fn goes_on(&self, cx: &Cx, job: &Job, end: Option<Ns>) -> bool {
         let until = &job.asked.until;
@@ -773,6 +816,7 @@ impl Bench {
             }
             Set::Postmark(set) => postmark::thread(self, cx, job, set, end).await,
             Set::Mobibench(set) => mobibench::thread(self, cx, job, set, number, end).await,
+            Set::Sqlite(set) => sqlite::thread(self, cx, job, set, number, end).await,
             Set::Ycsb(set) => ycsb::thread(self, cx, job, set, number, end).await,
         }
     }
@@ -914,6 +958,8 @@ impl Bench {
                 let calls = self.failures.get() + 1;
                 self.failures.set(calls);
                 if calls >= FAILURES_MAX {
+                    let words = self.refused.borrow().clone();
+                    let why = words.map_or(why.to_string(), |words| format!("{words}: {why}"));
                     self.over(End::Error(FileError::Full { job: name(), calls, why }));
                 }
             }

@@ -93,6 +93,7 @@ fn files(job: &FileJob) -> Value {
         }),
         Program::Postmark(s) => s.described(),
         Program::Mobibench(s) => s.described(),
+        Program::Sqlite(s) => s.described(),
         Program::Ycsb(s) => s.described(),
     };
     said["name"] = json!(job.name);

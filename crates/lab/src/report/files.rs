@@ -45,6 +45,9 @@ pub struct FilesReport {
     /// What the check behind the run has looked at, all of it sound; null where it found faults, or
     /// the file system was read-only.
     pub checked: Option<Checked>,
+    /// The first call that found no room: file, statement, cause; null where there was none, or its
+    /// program has no words for it.
+    pub refused: Option<String>,
     #[serde(skip)]
     pub(super) stats: Stats,
 }
@@ -152,6 +155,7 @@ impl FilesReport {
             cleaning_began_ns: work.cleaning.map(Ns::as_ns),
             file_system: named(&work.stats).collect(),
             checked: work.checked,
+            refused: work.refused.clone(),
             stats: work.stats,
         }
     }

@@ -388,6 +388,9 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             grouped(r.uncorrectable_sectors)
         ));
     }
+    if let Some(first) = r.files.as_ref().and_then(|files| files.refused.as_ref()) {
+        notes.push(format!("{name}: the first that found no space left: {first}"));
+    }
     if f.any() || r.faults.uncorrectable > 0 {
         notes.push(format!(
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \

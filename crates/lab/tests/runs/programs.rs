@@ -5,6 +5,11 @@
 //! most. Never: looks into the file system.
 
 use crate::files::{SMALL, good, parsed, ran, tried};
+use flashlane_lab::execute::{How, execute};
+use flashlane_lab::report::Report;
+use flashlane_lab::run::{Monitor, Progress};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// The small device of the other tests with this workload.
 fn with(workload: &str) -> String {
@@ -18,9 +23,13 @@ const MOBIBENCH: &str =
 const YCSB: &str = "files = \"ycsb\"\nrecordcount = 10000\nnthreads = 8\n\
                     buffer_pool = \"4MiB\"\nredo_log = \"4MiB\"\nops = 12000\n";
 
+const SQLITE: &str = "files = \"mobibench\"\nmode = \"sqlite\"\nnthreads = 4\nrows = 1000\n\
+                      read_percent = 25\nops = 2000\n";
+
 #[test]
 fn the_same_seed_gives_the_same_run() {
-    for text in [POSTMARK, MOBIBENCH, YCSB] {
+    let deleted = format!("{SQLITE}journal_mode = \"delete\"\n");
+    for text in [POSTMARK, MOBIBENCH, YCSB, SQLITE, &deleted] {
         let text = with(text);
         let (one, same) = (ran(&text, &[]), ran(&text, &[]));
         assert_eq!(one.to_json(), same.to_json());
@@ -123,6 +132,130 @@ fn mobibench_writes_a_share_of_the_capacity() {
     assert!(report.to_text().contains("nothing wrong"), "{}", report.to_text());
 }
 
+/// Each update is a transaction that is durable before it is answered. The rows are in SQLite's
+/// pages; each database is checked at the end, by SQLite and row by row.
+#[test]
+fn a_real_sqlite_updates_rows() {
+    let report = ran(&with(SQLITE), &[]);
+    let (run, files) = good(&report);
+    let call = |word: &str| files.calls.get(word).copied().unwrap_or_default();
+    let (read, update) = (call("read"), call("update"));
+    assert_eq!((read.count + update.count, run.requests), (2_000, 2_000));
+    assert!((430..570).contains(&read.count), "{}", read.count);
+    assert_eq!((read.bytes, update.bytes), (read.count * 104, update.count * 104));
+    // A commit is a frame of one page and its head, and a sync of the log. The log begins anew
+    // behind 1,000 frames; that is written back, and synced once more.
+    let (frames, syncs) = (call("journalwrite"), call("journalsync"));
+    assert!(syncs.count >= update.count && syncs.count < update.count + 20, "{:?}", files.calls);
+    assert!(frames.bytes >= update.count * (4_096 + 24), "{:?}", files.calls);
+    assert!(update.latency_ns.mean > syncs.latency_ns.mean, "{:?}", files.calls);
+    assert_eq!((files.prepared_files, files.checked.expect("a check").files), (4, 4));
+    // 1,000 rows have 28 pages; those of preparation are written back by then, or not yet.
+    let small = ran(&with(SQLITE), &["workload.0.iosize=1KiB"]);
+    let bytes = good(&small).1.calls["journalwrite"].bytes;
+    assert!(bytes < frames.bytes / 3, "{bytes}");
+    let lax = ran(&with(SQLITE), &["workload.0.synchronous=normal"]);
+    let (_, files) = good(&lax);
+    let syncs = files.calls.get("journalsync").map_or(0, |call| call.count);
+    assert!(syncs < 20, "{:?}", files.calls);
+}
+
+/// What each journal of SQLite's asks of the file system.
+#[test]
+fn each_journal_mode_of_sqlite_is_what_it_says() {
+    for (mode, journaled, synced) in [
+        ("delete", true, true),
+        ("truncate", true, true),
+        ("persist", true, true),
+        ("memory", false, true),
+        ("off", false, true),
+    ] {
+        let set = format!("workload.0.journal_mode={mode}");
+        let report = ran(&with(SQLITE), &[&set, "workload.0.ops=400"]);
+        let (_, files) = good(&report);
+        let call = |word: &str| files.calls.get(word).copied().unwrap_or_default();
+        let update = call("update").count;
+        assert_eq!(call("journalwrite").count > update, journaled, "{mode}: {:?}", files.calls);
+        assert_eq!(call("journalsync").count >= update, journaled, "{mode}: {:?}", files.calls);
+        // Both leave the journal, empty or not.
+        let left = if ["truncate", "persist"].contains(&mode) { 8 } else { 4 };
+        // The page of the row, and the first one, which counts changes.
+        assert_eq!(call("pagewrite").count, 2 * update, "{mode}: {:?}", files.calls);
+        assert_eq!(call("pagesync").count == update, synced, "{mode}: {:?}", files.calls);
+        assert_eq!(files.checked.expect("a check").files, left);
+    }
+}
+
+/// Another job takes all room: what SQLite can't do is counted, and no database is damaged.
+#[test]
+fn a_database_on_a_full_file_system_stays_whole() {
+    for mode in ["wal", "delete"] {
+        let text = with(SQLITE).replace("ops = 2000", "runtime = \"4s\"")
+            + &format!(
+                "journal_mode = \"{mode}\"\n[[workload]]\nfiles = \"fileserver\"\n\
+                nfiles = 400\nfilesize = \"96KiB\"\nmeanappendsize = \"1MiB\"\nprealloc = 100\n\
+                nthreads = 2\nruntime = \"4s\"\n"
+            );
+        let outcome = tried(&text, &["run.allow_errors=true"]).unwrap_or_else(|e| panic!("{e}"));
+        let report = Report::of(&outcome);
+        let [run] = &report.runs[..] else { panic!("{} runs", report.runs.len()) };
+        let files = run.files.as_ref().expect("it has files");
+        assert_eq!(run.wrong_sectors, 0, "{mode}: {}", report.to_text());
+        if mode == "delete" {
+            // Its journal goes away behind each transaction, so there is room for the next one.
+            continue;
+        }
+        assert!(files.calls["update"].failed > 0, "{mode}: {}", report.to_text());
+        // The file, the statement, the cause; and without leave the run is a bad one.
+        let words = files.refused.as_deref().unwrap_or_default();
+        for part in ["/test.db", ": UPDATE ", ": database or disk is full"] {
+            assert!(words.contains(part), "{mode}: {words}");
+        }
+        assert!(report.to_text().contains("no space left"), "{mode}: {}", report.to_text());
+        assert!(!outcome.runs[0].bad_because(false).is_empty(), "{mode}");
+    }
+}
+
+/// A file system that stays full ends the run: the file, the statement, the cause, the remedy.
+#[test]
+fn sqlite_on_a_file_system_that_stays_full_ends() {
+    let text = with(SQLITE).replace("ops = 2000", "runtime = \"600s\"")
+        + "[[workload]]\nfiles = \"fileserver\"\nnfiles = 400\nfilesize = \"96KiB\"\n\
+           meanappendsize = \"1MiB\"\nprealloc = 100\nnthreads = 2\nops = 1000\n";
+    let says = tried(&text, &[]).err().expect("no room").to_string();
+    for part in ["/test.db", ": UPDATE ", ": database or disk is full: no space left)", "`rows`"] {
+        assert!(says.contains(part), "{says}");
+    }
+}
+
+/// Stops the run after so many looks.
+struct Stops(Cell<u32>);
+
+impl Progress for Stops {
+    fn progress(&self, _: &str, _: u64, _: Option<u64>) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
+impl Monitor for Stops {}
+
+/// Wherever it is stopped, it ends, and its threads with it.
+#[test]
+fn a_run_with_sqlite_can_be_stopped_anywhere() {
+    let experiment = parsed(&with(SQLITE), &[]).unwrap_or_else(|e| panic!("{e}"));
+    for looks in 1..12 {
+        let watch = |_: &_| -> Rc<dyn Monitor> { Rc::new(Stops(Cell::new(looks))) };
+        let outcome =
+            execute(&experiment, How::default(), &watch).unwrap_or_else(|e| panic!("{e}"));
+        let report = Report::of(&outcome);
+        assert_eq!(report.runs[0].wrong_sectors, 0, "{looks}: {}", report.to_text());
+    }
+}
+
 /// Half of the calls are updates, each durable before it is answered; the pool is a third of the
 /// table, so pages come and go, and the log's ring is gone round.
 #[test]
@@ -218,6 +351,17 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         refused(MOBIBENCH, set, parts);
     }
     for (set, parts) in [
+        ("workload.0.mode=sql", &["`mode`", "file, sqlite"][..]),
+        ("workload.0.nthreads=101", &["from 1 to 100"]),
+        ("workload.0.iosize=5KiB", &["power of two"]),
+        ("workload.0.iosize=128KiB", &["`iosize`", "64 KiB"]),
+        ("workload.0.journal_mode=wall", &["`journal_mode`", "wal"]),
+        ("workload.0.synchronous=2", &["`synchronous`"]),
+        ("workload.0.filesize=1MiB", &["unknown key `filesize`"]),
+    ] {
+        refused(SQLITE, set, parts);
+    }
+    for (set, parts) in [
         ("workload.0.workload=g", &["`workload`", "a, b, c"][..]),
         ("workload.0.recordsize=5KiB", &["`recordsize`", "4 KiB"]),
         ("workload.0.recordsize=12B", &["no multiple of 8"]),
@@ -234,6 +378,7 @@ fn what_can_not_be_is_refused_with_a_remedy() {
     for (text, set) in [
         (POSTMARK, "workload.0.number=100000"),
         (MOBIBENCH, "workload.0.filesize=60MiB"),
+        (SQLITE, "workload.0.rows=200000"),
         (YCSB, "workload.0.recordcount=200000"),
     ] {
         let says = tried(&with(text), &[set]).err().expect("no room").to_string();
