@@ -369,7 +369,7 @@ impl Fs {
             return Ok(()); // there may be some now
         }
         let Some(Promised { chosen, number, sector }) = self.promise(region, heat)? else {
-            let none = self.lock().segments.choose(region, heat).is_empty();
+            let none = self.lock().choose(region, heat).is_empty();
             return match none {
                 true => Ok(()),
                 false => Box::pin(self.checkpoint(cx)).await,
@@ -393,7 +393,7 @@ impl Fs {
     /// the window is full.
     fn promise(&self, region: u32, heat: Heat) -> Result<Option<Promised>> {
         let mut s = self.lock();
-        let chosen = s.segments.choose(region, heat);
+        let chosen = s.choose(region, heat);
         if chosen.is_empty() {
             return Ok(None);
         }
@@ -423,6 +423,14 @@ impl Fs {
         if s.read_only.is_none() {
             s.read_only = Some(why.to_string());
         }
+    }
+}
+
+impl State {
+    /// Free segments that a head gets next.
+    fn choose(&self, region: u32, heat: Heat) -> Vec<(u32, u32)> {
+        let for_checkpoint = self.has_checkpointer && !mutant!("parafs.checkpoint-takes-many");
+        self.segments.choose(region, heat, for_checkpoint)
     }
 }
 

@@ -537,11 +537,12 @@ impl Segments {
     }
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
-    /// have nothing left: (segment, region). Where few are left it is one for that head.
-    pub(crate) fn choose(&self, region: u32, heat: Heat) -> Vec<(u32, u32)> {
+    /// have nothing left: (segment, region). Where few are left, or for a checkpoint, it is one for that
+    /// head: what one head does not need another one may.
+    pub(crate) fn choose(&self, region: u32, heat: Heat, for_checkpoint: bool) -> Vec<(u32, u32)> {
         let mut chosen = Vec::new();
         let regions = self.layout.shape.regions;
-        let few = self.free() < 4 * regions.max(4);
+        let few = for_checkpoint || self.free() < 4 * regions.max(4);
         let most = if few { 1 } else { self.layout.assigned() };
         for other in 0..regions {
             let is_empty = self.head_has(&self.heads[self.head(other, heat)]) == 0;
