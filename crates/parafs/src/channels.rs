@@ -509,7 +509,7 @@ mod tests {
             let all = channels(how);
             let mut segments = Segments::new(all.layout, all.clone());
             let heat = Heat::WarmData;
-            let chosen = segments.choose(0, heat);
+            let chosen = segments.choose(0, heat, false);
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             (0..16).for_each(|_| drop(all.queue(Kind::Read, 0)));
