@@ -186,8 +186,17 @@ impl CallKind {
             DoubleWrite, JournalSync, JournalWrite, PageRead, PageSync, PageWrite, RedoSync,
             RedoWrite,
         };
-        matches!(self, PageRead | PageWrite | PageSync | DoubleWrite | RedoWrite | RedoSync)
-            || matches!(self, JournalWrite | JournalSync)
+        matches!(
+            self,
+            PageRead
+                | PageWrite
+                | PageSync
+                | DoubleWrite
+                | RedoWrite
+                | RedoSync
+                | JournalWrite
+                | JournalSync
+        )
     }
 
     /// What it is for those who count requests.
