@@ -190,11 +190,11 @@ fn each_journal_mode_of_sqlite_is_what_it_says() {
 #[test]
 fn a_database_on_a_full_file_system_stays_whole() {
     for mode in ["wal", "delete"] {
-        let text = with(SQLITE).replace("ops = 2000", "runtime = \"4s\"")
+        let text = with(SQLITE).replace("ops = 2000", "runtime = \"8s\"")
             + &format!(
                 "journal_mode = \"{mode}\"\n[[workload]]\nfiles = \"fileserver\"\n\
                 nfiles = 400\nfilesize = \"96KiB\"\nmeanappendsize = \"1MiB\"\nprealloc = 100\n\
-                nthreads = 2\nruntime = \"4s\"\n"
+                nthreads = 2\nruntime = \"8s\"\n"
             );
         let outcome = tried(&text, &["run.allow_errors=true"]).unwrap_or_else(|e| panic!("{e}"));
         let report = Report::of(&outcome);
