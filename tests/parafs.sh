@@ -35,6 +35,35 @@ for i in $(seq 300); do echo "$i" >"mnt/d/file $i"; done
 [ "$(ls mnt/d | wc -l)" = 301 ] || fail "$(ls mnt/d | wc -l) names in the directory"
 dd if=/dev/zero of=mnt/sparse bs=4096 count=1 seek=100000000 conv=fsync 2>/dev/null || fail "a file of 400 GB"
 [ "$(du -k mnt/sparse | cut -f 1)" -lt 100 ] || fail "holes take room"
+# Whoever may write to a program of another user does not become that user by it.
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+    others() { setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
+    # bits MODE LEFT WHO COMMAND...: a file that has this mode is changed so by root or others; what it has then.
+    bits() {
+        mode=$1 left=$2 who=$3
+        shift 3
+        : >mnt/set
+        chmod "$mode" mnt/set
+        [ "$(stat -c %a mnt/set)" = "$mode" ] || fail "chmod $mode gives $(stat -c %a mnt/set)"
+        if [ "$who" = others ]; then others "$@"; else "$@"; fi >out 2>&1 || fail "$who, $*: $(head -n 1 out)"
+        [ "$(stat -c %a mnt/set)" = "$left" ] || fail "$who, $*: $mode becomes $(stat -c %a mnt/set), not $left"
+        rm mnt/set
+    }
+    bits 6777 6777 root sh -c 'echo more >>mnt/set'
+    bits 6777 777 others sh -c 'echo more >>mnt/set'
+    bits 6777 777 others dd if=/dev/zero of=mnt/set bs=4096 count=1 oflag=direct conv=notrunc
+    bits 6777 777 others truncate -s 100 mnt/set
+    bits 6777 777 others fallocate -l 8192 mnt/set
+    bits 6777 777 root chown 1:1 mnt/set
+    bits 4766 766 others sh -c 'echo more >>mnt/set'
+    if command -v setcap >/dev/null; then
+        echo program >mnt/able && chmod 777 mnt/able
+        setcap cap_net_raw+ep mnt/able || fail "a capability"
+        others sh -c 'echo more >>mnt/able'
+        [ -z "$(getcap mnt/able)" ] || fail "what somebody wrote to has $(getcap mnt/able)"
+        rm mnt/able
+    fi
+fi
 # What is durable survives a kill; what is not may.
 dd if=/dev/urandom of=mnt/durable bs=1M count=3 conv=fsync 2>/dev/null
 cp mnt/durable kept

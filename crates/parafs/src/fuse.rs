@@ -3,7 +3,8 @@
 //! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
 //! reads it ([`Calls`]) and does it at once, if nothing lacks. Else a port brings it to the core that
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
-//! permissions are the kernel's business; an unmount has everything that the kernel kept. Never:
+//! permissions are the kernel's business, but for set-user and set-group bits, which go here with a
+//! write; an unmount has everything that the kernel kept. Never:
 //! waits on a thread that reads, or reads a clock of its own.
 
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
@@ -13,11 +14,12 @@ use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Bell, Cx, Idle, Opened, Port};
 use fuser::{
     BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL,
-    TimeOrNow, WriteFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session,
+    SessionACL, TimeOrNow, WriteFlags,
 };
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -25,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -80,11 +82,31 @@ impl Queue {
     }
 }
 
+thread_local! {
+    /// What a thread that reads requests has read of a file.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// What the kernel asks, on a thread that reads it.
 struct Calls {
     fs: Arc<Fs>,
     queue: Arc<Queue>,
     clock: Clock,
+    kernel: Kernel,
+}
+
+/// What the kernel is told unasked, once it is mounted.
+#[derive(Clone, Default)]
+struct Kernel(Arc<OnceLock<Notifier>>);
+
+impl Kernel {
+    /// It asks for the attributes of a file anew, as these have changed without its knowing.
+    fn forget_attributes(&self, ino: Nid) {
+        if let Some(notifier) = self.0.get() {
+            // An offset below 0 leaves pages alone. What fails here is a file that it does not know.
+            let _ = notifier.inval_inode(INodeNo(ino.into()), -1, 0);
+        }
+    }
 }
 
 /// Where requests arrive on the core.
@@ -137,7 +159,9 @@ impl Mounted {
         clock: Clock,
     ) -> io::Result<Mounted> {
         let queue = Arc::<Queue>::default();
-        let calls = Calls { fs: fs.clone(), queue: queue.clone(), clock };
+        let kernel = Kernel::default();
+        let (queued, told) = (queue.clone(), kernel.clone());
+        let calls = Calls { fs: fs.clone(), queue: queued, clock, kernel: told };
         let mut config = Config::default();
         (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
@@ -156,6 +180,7 @@ impl Mounted {
         let intake = Intake { queue: queue.clone(), fs, came: Vec::new() };
         let port = cx.open_port(&queue.bell, intake);
         let mut session = Session::new(calls, at, &config)?;
+        let _ = kernel.0.set(session.notifier()); // it is empty
         let unmounts = Arc::new(std::sync::Mutex::new(session.unmount_callable()));
         let reader = std::thread::Builder::new().name("parafs".into());
         let reader = reader.spawn(move || session.run())?;
@@ -408,6 +433,12 @@ fn new(req: &Request, mode: u32) -> New {
     New { mode: mode as u16, uid: req.uid(), gid: req.gid(), ..New::default() }
 }
 
+/// Who keeps set-user and set-group bits of a file that they change: the protocol says it of
+/// a write, and of nothing else.
+fn is_privileged(req: &Request) -> bool {
+    req.uid() == 0
+}
+
 impl Fs {
     pub(crate) fn page_bytes(&self) -> u32 {
         self.sb.layout.shape.page_bytes() as u32
@@ -425,6 +456,8 @@ impl Filesystem for Calls {
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
+            // Else it asks for security.capability before each write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ] {
             // An old kernel has less, and is slower.
             let _ = config.add_capabilities(wish);
@@ -470,7 +503,7 @@ impl Filesystem for Calls {
 
     fn setattr(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         mode: Option<u32>,
         uid: Option<u32>,
@@ -494,7 +527,9 @@ impl Filesystem for Calls {
             })
         };
         let mode = mode.map(|mode| mode as u16);
-        let change = Change { mode, uid, gid, size, atime: time(atime), mtime: time(mtime) };
+        let (atime, mtime) = (time(atime), time(mtime));
+        let drops_set_ids = uid.is_some() || gid.is_some() || size.is_some() && !is_privileged(req);
+        let change = Change { mode, uid, gid, size, atime, mtime, drops_set_ids };
         // The kernel keeps times, and may bring those of a file that is deleted meanwhile.
         let only_times = Change { atime: change.atime, mtime: change.mtime, ..Change::default() };
         let forgive = move |changed: Result<Attributes, FsError>| match changed {
@@ -677,23 +712,24 @@ impl Filesystem for Calls {
     ) {
         let ino = nid(ino);
         let bytes = bytes.min(BYTES_MAX) as usize;
-        self.go_at_once(
-            reply,
-            |fs| {
-                let mut data = vec![0; bytes];
-                Some(fs.try_read(ino, offset, &mut data)?.map(|n| {
-                    data.truncate(n);
-                    data
-                }))
-            },
-            move |fs, cx| async move {
-                let mut data = vec![0; bytes];
-                let n = fs.read(&cx, ino, offset, &mut data).await?;
-                data.truncate(n);
-                Ok(data)
-            },
-            |reply, data, _| reply.data(&data),
-        );
+        READ.with_borrow_mut(|into| {
+            // It stays: fresh memory of 1 MiB costs as much as the read.
+            into.resize(into.len().max(bytes), 0);
+            match self.fs.try_read(ino, offset, &mut into[..bytes]) {
+                Some(Ok(n)) => reply.data(&into[..n]),
+                Some(Err(e)) => reply.error(errno(&e)),
+                None => self.go(
+                    reply,
+                    move |fs, cx| async move {
+                        let mut data = vec![0; bytes];
+                        let n = fs.read(&cx, ino, offset, &mut data).await?;
+                        data.truncate(n);
+                        Ok(data)
+                    },
+                    |reply, data, _| reply.data(&data),
+                ),
+            }
+        });
     }
 
     fn write(
@@ -703,22 +739,29 @@ impl Filesystem for Calls {
         _: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let (ino, now) = (nid(ino), (self.clock)());
-        if let Some(written) = self.fs.try_write(ino, offset, data, now) {
+        let drops = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // A file with such bits is rare enough for the way through the core.
+        if (!drops || self.fs.try_has_set_ids(ino) == Some(Ok(false)))
+            && let Some(written) = self.fs.try_write(ino, offset, data, now)
+        {
             return match written {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(e) => reply.error(errno(&e)),
             };
         }
-        let data = data.to_vec();
+        let (data, kernel) = (data.to_vec(), self.kernel.clone());
         self.go(
             reply,
             move |fs, cx| async move {
+                if drops && fs.drop_set_ids(&cx, ino, now).await? {
+                    kernel.forget_attributes(ino);
+                }
                 fs.write(&cx, ino, offset, &data, now).await?;
                 Ok(data.len() as u32)
             },
@@ -827,10 +870,11 @@ impl Filesystem for Calls {
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let (ino, name) = (nid(ino), name.as_bytes().to_vec());
-        self.go(
+        let (ino, owned) = (nid(ino), name.as_bytes().to_vec());
+        self.go_at_once(
             reply,
-            move |fs, cx| async move { fs.xattr(&cx, ino, &name).await },
+            |fs| fs.try_xattr(ino, name.as_bytes()),
+            move |fs, cx| async move { fs.xattr(&cx, ino, &owned).await },
             move |reply, value, _| sized(reply, &value, size),
         );
     }
@@ -858,7 +902,7 @@ impl Filesystem for Calls {
 
     fn fallocate(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -873,9 +917,13 @@ impl Filesystem for Calls {
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let (ino, keep_size, now) = (nid(ino), mode & KEEP_SIZE != 0, (self.clock)());
+        let (drops, kernel) = (!is_privileged(req), self.kernel.clone());
         self.go(
             reply,
             move |fs, cx| async move {
+                if drops && fs.drop_set_ids(&cx, ino, now).await? {
+                    kernel.forget_attributes(ino);
+                }
                 fs.fallocate(&cx, ino, (offset, bytes), what, keep_size, now).await
             },
             done,

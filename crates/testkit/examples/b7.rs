@@ -265,8 +265,7 @@ fn main() {
     let threads = Threads::new(1, 0);
     let rows = match &args[..] {
         [kind, at, more @ ..] if kind == "folder" => {
-            let (place, rounds) =
-                (Folder { at: at.into(), file: None }, rounds(more.first()));
+            let (place, rounds) = (Folder { at: at.into(), file: None }, rounds(more.first()));
             threads.run_here(|_| measure(place, rounds))
         }
         [kind, more @ ..] if kind == "process" => {

@@ -8,6 +8,11 @@ use crate::state::{State, Step};
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
+/// Whoever executes the file becomes its user, or its group; the group may execute it.
+const SET_USER: u16 = 0o4_000;
+const SET_GROUP: u16 = 0o2_000;
+const GROUP_EXECUTES: u16 = 0o0_010;
+
 /// What `stat(2)` says of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
@@ -60,6 +65,17 @@ pub struct Change {
     pub size: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
+    /// See [`Fs::drop_set_ids`].
+    pub drops_set_ids: bool,
+}
+
+/// A mode without what [`Fs::drop_set_ids`] takes from it.
+fn without_set_ids(mode: u16) -> u16 {
+    match (is_dir(mode), mode & GROUP_EXECUTES != 0) {
+        (true, _) => mode,
+        (_, true) => mode & !(SET_USER | SET_GROUP),
+        _ => mode & !SET_USER,
+    }
 }
 
 /// What `statvfs(2)` says.
@@ -86,12 +102,26 @@ impl State {
         if let Some(mode) = change.mode {
             inode.mode = inode.mode & 0o170_000 | mode & 0o7_777;
         }
+        if change.drops_set_ids {
+            inode.mode = without_set_ids(inode.mode);
+        }
         inode.uid = change.uid.unwrap_or(inode.uid);
         inode.gid = change.gid.unwrap_or(inode.gid);
         inode.atime = change.atime.unwrap_or(inode.atime);
         inode.mtime = change.mtime.unwrap_or(inode.mtime);
         inode.ctime = now;
         Ok(())
+    }
+
+    fn drop_set_ids(&mut self, ino: Nid, now: Time) -> Step<bool> {
+        let mode = self.inode(ino)?.mode;
+        if without_set_ids(mode) == mode {
+            return Ok(false);
+        }
+        self.writable()?;
+        let inode = self.inode_mut(ino)?;
+        (inode.mode, inode.ctime) = (without_set_ids(mode), now);
+        Ok(true)
     }
 }
 
@@ -143,6 +173,25 @@ impl Fs {
             s.attributes(ino)
         })
         .await
+    }
+
+    /// Somebody without privileges changes what a file holds, or its owner changes: the set-user bit
+    /// goes, and the set-group bit where the group may execute it. Directories keep theirs. True if
+    /// it had one.
+    ///
+    /// # Errors
+    /// As [`Fs::attributes`]; nothing may be written.
+    pub async fn drop_set_ids(self: &Arc<Fs>, cx: &Cx, ino: Nid, now: Time) -> Result<bool> {
+        self.balance(cx).await?;
+        self.with(cx, |s| s.drop_set_ids(ino, now)).await
+    }
+
+    /// Whether [`Fs::drop_set_ids`] would change anything: on any thread, if nothing has to be waited for.
+    pub fn try_has_set_ids(&self, ino: Nid) -> Option<Result<bool>> {
+        self.at_once(false, |s| {
+            let mode = s.inode(ino)?.mode;
+            Ok(without_set_ids(mode) != mode)
+        })
     }
 
     /// What there is, and what is free.

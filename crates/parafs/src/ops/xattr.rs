@@ -114,6 +114,11 @@ impl Fs {
         attrs.remove(name).ok_or(FsError::NoAttribute)
     }
 
+    /// As [`Fs::xattr`], on any thread, if nothing has to be waited for.
+    pub fn try_xattr(&self, ino: Nid, name: &[u8]) -> Option<Result<Vec<u8>>> {
+        self.at_once(false, |s| s.xattrs(ino)?.remove(name).ok_or(Stop::Fail(FsError::NoAttribute)))
+    }
+
     /// Names of all attributes, in order.
     ///
     /// # Errors

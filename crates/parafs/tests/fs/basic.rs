@@ -258,6 +258,37 @@ fn attributes_stay() {
 }
 
 #[test]
+fn set_user_and_set_group_bits_go_with_what_others_change() {
+    run(8, async |cx| {
+        let device = ram(16, 8);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let kinds = [
+            ("both", FILE, 0o6_755, 0o755),
+            ("a group that does not execute it", FILE, 0o6_745, 0o2_745),
+            ("none", FILE, 0o755, 0o755),
+            ("a directory", DIR, 0o6_755, 0o6_755),
+        ];
+        for (name, kind, mode, kept) in kinds {
+            let f = create(&cx, &fs, ROOT, name, kind).await.ino;
+            let kept = kind & 0o170_000 | kept;
+            let set = Change { mode: Some(mode), ..Change::default() };
+            let as_it_is = fs.change(&cx, f, &set, t).await.map(|a| a.mode);
+            assert_eq!(as_it_is, Ok(kind & 0o170_000 | mode), "{name}");
+            let goes = as_it_is != Ok(kept);
+            assert_eq!(fs.try_has_set_ids(f), Some(Ok(goes)), "{name}");
+            assert_eq!(fs.drop_set_ids(&cx, f, t).await, Ok(goes), "{name}");
+            assert_eq!(fs.attributes(&cx, f).await.map(|a| a.mode), Ok(kept), "{name}");
+            fs.change(&cx, f, &set, t).await.expect("it is there");
+            let owner = Change { uid: Some(3), drops_set_ids: true, ..Change::default() };
+            assert_eq!(fs.change(&cx, f, &owner, t).await.map(|a| a.mode), Ok(kept), "{name}");
+        }
+        fs.unmount(&cx).await.expect("it is written");
+    });
+}
+
+#[test]
 fn a_full_file_system_says_so_and_can_be_emptied() {
     run(8, async |cx| {
         let device = ram(16, 8);
