@@ -1,11 +1,13 @@
 #!/bin/sh
 # B7: what a ParaFS mount costs, beside passthroughs of FUSE on tmpfs, in turns on one machine; and the same in process.
 # All data lie in /dev/shm. Prints medians in operations per second, and what ours comes to over each of the others.
+# Before: cargo build --release -p flashlane; cargo build --release -p flashlane-testkit --example b7
 # Use: bench/mount.sh [ROUNDS]           (FLASHLANE, B7, PASSTHROUGH: other binaries; LOOPS: rounds in each, the best
 # of them counts)
 # Others: `alike` and `plain` are passthrough_ll, libfuse's own example, with the options of our mount and with its
 # defaults; `bindfs` has its defaults, and is left out where it is not installed. Debian has the first as a source in
-# libfuse3-dev.
+# libfuse3-dev. On a machine that does other work: `chrt -f 1 bench/mount.sh`, with two CPUs
+# at least: on one it was killed before it ended.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 release=${CARGO_TARGET_DIR:-$root/target}/release
@@ -18,6 +20,7 @@ leave() {
     for name in ours alike plain bindfs; do
         fusermount3 -uz "$dir/$name" 2>/dev/null || true
     done
+    # shellcheck disable=SC2086
     [ -z "$pids" ] || kill $pids 2>/dev/null || true
     wait
     rm -rf "$dir"
@@ -37,7 +40,6 @@ if [ -z "$passthrough" ]; then
     cc -O2 $(pkg-config --cflags fuse3) "$source" -o "$passthrough" $(pkg-config --libs fuse3)
 fi
 # mounted NAME COMMAND...: begins it, and waits until it is there.
-others=
 mounted() {
     name=$1
     shift
@@ -66,10 +68,10 @@ fi
 
 for round in $(seq "$rounds"); do
     for who in ours $others; do
-        "$b7" folder "$who" "${LOOPS:-3}" >out
+        timeout -s KILL 120 "$b7" folder "$who" "${LOOPS:-3}" >out
         sed "s/^/$who	/" out >>rows
     done
-    "$b7" process "${LOOPS:-3}" >out
+    timeout -s KILL 120 "$b7" process "${LOOPS:-3}" >out
     sed "s/^/process	/" out >>rows
     echo "round $round of $rounds" >&2
 done
