@@ -56,6 +56,12 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
     bits 6777 777 others fallocate -l 8192 mnt/set
     bits 6777 777 root chown 1:1 mnt/set
     bits 4766 766 others sh -c 'echo more >>mnt/set'
+    # The kernel has kept the mode, and must not go by it.
+    cp "$(command -v id)" mnt/id && chmod 4777 mnt/id
+    [ "$(others mnt/id -u)" = 0 ] || fail "a program of root with mode 4777 runs as $(others mnt/id -u)"
+    others sh -c 'echo more >>mnt/id'
+    [ "$(others mnt/id -u)" = 65534 ] || fail "a program that somebody wrote to runs as $(others mnt/id -u)"
+    rm mnt/id
     if command -v setcap >/dev/null; then
         echo program >mnt/able && chmod 777 mnt/able
         setcap cap_net_raw+ep mnt/able || fail "a capability"

@@ -100,7 +100,8 @@ struct Calls {
 struct Kernel(Arc<OnceLock<Notifier>>);
 
 impl Kernel {
-    /// It asks for the attributes of a file anew, as these have changed without its knowing.
+    /// It asks for the attributes of a file anew, as these have changed without its knowing: by an old
+    /// mode it would run a file as its owner.
     fn forget_attributes(&self, ino: Nid) {
         if let Some(notifier) = self.0.get() {
             // An offset below 0 leaves pages alone. What fails here is a file that it does not know.
