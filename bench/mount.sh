@@ -6,8 +6,8 @@
 # of them counts)
 # Others: `alike` and `plain` are passthrough_ll, libfuse's own example, with the options of our mount and with its
 # defaults; `bindfs` has its defaults, and is left out where it is not installed. Debian has the first as a source in
-# libfuse3-dev. On a machine that does other work: `chrt -f 1 bench/mount.sh`, with two CPUs
-# at least: on one it was killed before it ended.
+# libfuse3-dev. A request's time is most of all where client and server run: `chrt -f 1
+# bench/mount.sh` has them on CPUs of their own, `taskset -c 1 bench/mount.sh` on one. Both at once do not end.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 release=${CARGO_TARGET_DIR:-$root/target}/release
