@@ -1,7 +1,8 @@
 //! The policies of the ParaFS paper's comparison, on one core.
 //!
-//! Owns: [`Policy`]: its words, the media that each stands on, what each means for the core. Promises: policies differ in nothing
-//! but what their line in [`Policy::of`] says. Never: places or cleans anything.
+//! Owns: [`Policy`]: its words, the media that each stands on, what each means for the core.
+//! Promises: policies differ in nothing but what their line in [`Policy::options`] says, and in the
+//! size of a segment. Never: places or cleans anything.
 
 use crate::channels::{Dispatch, Schedule};
 use crate::fs::{Cleaners, Options};
