@@ -44,7 +44,7 @@ pub use dump::{DUMP_WORDS, What, dump};
 pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Cleaners, Fs, Options};
-pub use fsck::{Report, check};
+pub use fsck::{Report, UsedPage, check, check_pages};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Make, mkfs};
 pub use mount::{Recovered, label};

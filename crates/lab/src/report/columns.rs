@@ -8,6 +8,7 @@ use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use crate::personality::CallKind as Call;
+use crate::together::Together;
 use flashlane_base::counters::Counters;
 use flashlane_ftl::kit::TierStats;
 use flashlane_ftl::layer::Kind;
@@ -109,6 +110,13 @@ fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
     let (cleaned, erased) = shares.unwrap_or_default();
     cells.push(("cleaned_invalid_ratio".into(), Cell::Ratio(cleaned)));
     cells.push(("erased_invalid_ratio".into(), Cell::Ratio(erased)));
+    let together = of.and_then(|files| files.together.as_ref());
+    let mut mean = |name: &str, of: fn(&Together) -> f64| {
+        cells.push((name.into(), Cell::Ratio(together.map(of))));
+    };
+    mean("block_segments_mean", |t| t.segments_mean);
+    mean("block_files_mean", |t| t.files_mean);
+    mean("block_unused_ratio", |t| t.unused_ratio);
 }
 
 /// Sums over rings, pools and kinds; all of them are in the JSON.
