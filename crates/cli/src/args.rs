@@ -439,7 +439,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) recording: Record,
     /// Write all of these but the Perfetto trace into a folder, made if need be: report.html,
-    /// results.json, .csv and .parquet, timeline.csv and .parquet, fio.json, latency.hlog
+    /// results.json, .csv and .parquet, timeline.csv and .parquet, channels.csv and .parquet, fio.json,
+    /// latency.hlog
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
 }

@@ -187,3 +187,30 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
     }
     rows
 }
+
+/// What each channel did over time: a row per run, span of time and channel.
+pub(super) fn channels(report: &Report) -> Vec<Vec<Named>> {
+    let mut rows = Vec::new();
+    for r in &report.runs {
+        let [read, program, erase] = &r.figures.channels;
+        let share = |of: u16| f64::from(of) / 10_000.0;
+        for column in 0..read.rows.first().map_or(0, Vec::len) {
+            let start = column as u64 * read.column_ns;
+            let end = (start + read.column_ns).min(r.runtime_ns);
+            for (channel, kinds) in read.rows.iter().zip(&program.rows).zip(&erase.rows).enumerate()
+            {
+                let ((read, program), erase) = kinds;
+                rows.push(vec![
+                    text("name", &r.name),
+                    int("start_ns", start),
+                    int("end_ns", end),
+                    int("channel", channel as u64),
+                    ratio("read_ratio", share(read[column])),
+                    ratio("program_ratio", share(program[column])),
+                    ratio("erase_ratio", share(erase[column])),
+                ]);
+            }
+        }
+    }
+    rows
+}
