@@ -143,6 +143,10 @@ xfstests: ## xfstests on ParaFS, from the built checkout that XFSTESTS names: ho
 	$(CARGO) build --release
 	sh tests/xfstests.sh
 
+f2fs: ## What F2FS of a kernel writes per call, beside the policy of that name: minutes
+	$(CARGO) build --release
+	sh tests/f2fs.sh
+
 databases: ## SQLite, RocksDB and MariaDB on a served target, and on ParaFS, killed under them: minutes
 	$(CARGO) build --release
 	sh tests/databases.sh
@@ -150,4 +154,4 @@ databases: ## SQLite, RocksDB and MariaDB on a served target, and on ParaFS, kil
 figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
 	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
 
-full: test minutes figures serve-long file-systems ghosts posix xfstests databases miri-rings interleave-long soak ## Everything
+full: test minutes figures serve-long file-systems ghosts posix xfstests databases f2fs miri-rings interleave-long soak ## Everything

@@ -3,9 +3,9 @@
 # Use: sh tests/vhost.sh             user-mode Linux, a second or two for each type of target
 #      sh tests/vhost.sh qemu        QEMU by emulation, with a target over vhost-user and one over NBD, whose server is
 #                                    killed under load: a minute
-# The kernel of user-mode Linux is FLASHLANE_UML (may be .xz), else one beside this repository (shared/guest);
-# it is skipped by name (`uml`) where there is none. QEMU and Debian's kernel are installed where that may be done
-# (root and apt), else that is skipped (`qemu`). FLASHLANE=path/to/flashlane for another binary.
+# The kernel of user-mode Linux is the one of tests/uml.sh, which is skipped by name (`uml`) where there is none. QEMU
+# and Debian's kernel are installed where that may be done (root and apt), else that is skipped (`qemu`).
+# FLASHLANE=path/to/flashlane for another binary.
 set -u
 
 . "$(dirname "$0")/binary.sh"
@@ -24,6 +24,7 @@ leave() {
 trap leave EXIT
 trap 'exit 130' INT TERM
 cd "$dir" || exit 2
+. "$root/tests/uml.sh"
 
 # Options of `serve` that are no doors.
 targets=0
@@ -72,29 +73,15 @@ rm $m/f && fstrim $m && echo trimmed
 END
 
 uml() {
-    kernel=${FLASHLANE_UML:-$(ls "$root"/../shared/guest/linux-uml-*.xz 2>/dev/null | head -n 1)}
-    [ -n "$kernel" ] && [ -r "$kernel" ] || skip uml "no kernel of user-mode Linux here (FLASHLANE_UML)"
-    for tool in mkfs.ext4 fsck.ext4 fstrim xz; do
+    unpack
+    for tool in mkfs.ext4 fsck.ext4 fstrim; do
         PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null 2>&1 || skip uml "there is no $tool here"
     done
-    case $kernel in
-    *.xz) xz -dc "$kernel" >linux && chmod +x linux ;;
-    *) cp "$kernel" linux ;;
-    esac
     begins() {
         echo '#!/bin/sh'
         echo 'PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin m=/tmp/m'
         echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /tmp; mkdir $m'
         echo 'mount -t devtmpfs d /dev 2>/dev/null'
-    }
-    boot() {
-        # shellcheck disable=SC2086
-        TMPDIR=/dev/shm timeout 120 ./linux mem=256M root=/dev/root rootfstype=hostfs rootflags=/ ro init="$dir/$1" \
-            con=null con0=fd:0,fd:1 "virtio_uml.device=$dir/disk.sock:2" random.trust_cpu=1 \
-            </dev/null >guest.log 2>&1
-        if grep -q "set fp regs failed" guest.log; then
-            skip uml "this kernel has no room for the registers of this machine's processor"
-        fi
     }
     {
         begins

@@ -11,7 +11,7 @@ use crate::personality::postmark::Postmark;
 use crate::personality::sqlite::{self, Sqlite};
 use crate::personality::ycsb::{Mix, Ycsb};
 use crate::personality::{FileJob, Program, Until};
-use flashlane_base::{Bytes, Geometry, Ns};
+use flashlane_base::{Bytes, Geometry, Ns, SECTOR_BYTES};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
 use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Policy, Schedule};
 use serde_json::{Value, json};
@@ -25,8 +25,9 @@ pub const PARAFS: &str = "parafs";
 pub struct FileSystem {
     /// What the keys that are not given follow from.
     pub policy: Policy,
-    /// Pages of a segment on a block device; flash has its own.
+    /// Pages of a segment on a block device, and sectors of a page; flash has its own.
     pub segment_pages: u32,
+    pub page_sectors: u32,
     /// What it may use of the host.
     pub options: Options,
     /// Segments that files can't have, beside the least that cleaning needs.
@@ -46,7 +47,7 @@ fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str
 impl FileSystem {
     /// What results say of it. An option without a key does not compile.
     pub(crate) fn described(&self) -> Value {
-        let FileSystem { policy, segment_pages, options, spare_segments } = *self;
+        let FileSystem { policy, segment_pages, page_sectors, options, spare_segments } = *self;
         let Options {
             cache_pages,
             cache_nodes,
@@ -64,6 +65,7 @@ impl FileSystem {
             "kind": PARAFS,
             "policy": policy.word(),
             "segment_pages": segment_pages,
+            "page_sectors": page_sectors,
             "cache_pages": cache_pages,
             "cache_nodes": cache_nodes,
             "dirty_pages": dirty_pages,
@@ -87,7 +89,7 @@ impl FileSystem {
     pub(super) fn lay_out(&mut self, flash: &Geometry) {
         if let Some(sectors) = self.policy.segment_sectors(flash) {
             self.segment_pages =
-                u32::try_from(sectors / u64::from(PAGE_SECTORS)).unwrap_or(u32::MAX);
+                u32::try_from(sectors / u64::from(self.page_sectors)).unwrap_or(u32::MAX);
         }
     }
 
@@ -97,9 +99,20 @@ impl FileSystem {
         let mut fs = FileSystem {
             policy,
             segment_pages: SEGMENT_PAGES,
+            page_sectors: PAGE_SECTORS,
             options: policy.options(),
             spare_segments: 0,
         };
+        if !on_flash && let Some(page) = s.parsed::<Bytes>("page") {
+            let sectors = page.get() / SECTOR_BYTES as u64;
+            let whole = page.get() % SECTOR_BYTES as u64 == 0 && sectors.is_power_of_two();
+            match whole && sectors <= PAGE_MOST {
+                true => fs.page_sectors = sectors as u32,
+                false => s.complain("page", "`page` must be 4, 8, 16, 32 or 64KiB"),
+            }
+            // A segment is as large with pages of any size.
+            fs.segment_pages = SEGMENT_PAGES * PAGE_SECTORS / fs.page_sectors;
+        }
         let o = &mut fs.options;
         let count = |key, least, most, into: &mut usize| {
             *into = s.number(key, least, most).map_or(*into, |n| n as usize);
@@ -148,6 +161,8 @@ impl FileSystem {
 
 /// Longer times than this are never.
 const TIME_MAX: Ns = Ns::from_secs(86_400);
+/// Sectors of a page: nobody programs more at once.
+const PAGE_MOST: u64 = 16;
 /// Requests of a channel that are under way: no device has more at a time.
 const WINDOW_MOST: u64 = 65_536;
 const WEIGHT_MOST: u64 = 1_000_000;

@@ -20,7 +20,6 @@ mod store;
 pub mod ycsb;
 
 use crate::experiment::FileSystem;
-use crate::files::PAGE_SECTORS;
 use crate::histogram::Latencies;
 use crate::run::{
     CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
@@ -293,7 +292,7 @@ impl Files {
         medium: Medium,
         like: &FileSystem,
     ) -> Result<Files, FileError> {
-        let layout = medium.plan(PAGE_SECTORS, like.segment_pages);
+        let layout = medium.plan(like.page_sectors, like.segment_pages);
         let layout = layout.map_err(|source| FileError::Small { source })?;
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
         mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {

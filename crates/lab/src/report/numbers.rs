@@ -10,7 +10,7 @@ use super::files::{Below, FilesReport};
 use super::jobs::{self, JobReport};
 use crate::contention::ContentionReport;
 use crate::execute::{Clock, Outcome, RunOutcome};
-use crate::files::PAGE_SECTORS;
+use crate::experiment::FileSystem;
 use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
@@ -545,11 +545,11 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
 /// What is below a target's file system.
 fn below(o: &RunOutcome, stats: &FtlStats) -> Below {
     let on_flash = o.target.stack.in_order();
-    let pages = o.target.fs.as_ref().map_or(0, |fs| fs.segment_pages);
+    let segment = |fs: &FileSystem| u64::from(fs.segment_pages) * u64::from(fs.page_sectors);
     Below {
         segment_sectors: match on_flash {
             true => o.geometry.sectors_per_chunk().into(),
-            false => u64::from(pages) * u64::from(PAGE_SECTORS),
+            false => o.target.fs.as_ref().map_or(0, segment),
         },
         on_flash,
         victim_sectors: stats.gc_victim_sectors,

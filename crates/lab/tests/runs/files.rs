@@ -262,6 +262,7 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         ("target.0.dispatch=aware2", &["`dispatch`", "fifo, aware"]),
         ("target.0.slice=0ns", &["`slice` must be from 1"]),
         ("target.0.read_weight=3", &["`write_weight`", "give both"]),
+        ("target.0.page=4KiB", &["unknown key `page`"]),
         ("target.0.meter=true", &["`meter` counts", "leave it out"]),
         ("target.0.kind=raw", &["unknown key"]),
         ("workload.0.files=fileservr", &["fileservr", "fileserver"]),
@@ -286,6 +287,10 @@ fn what_can_not_be_is_refused_with_a_remedy() {
     let warm = "[[warm_up]]\nrw = \"write\"\n";
     refused(&(SMALL.to_string() + warm), &[], &["[[warm_up]] is for block devices"]);
     refused(&on_pftl().replace("cache_pages", "cache_page"), &[], &["unknown key `cache_page`"]);
+    for page in ["4000B", "12KiB", "128KiB", "0KiB"] {
+        let set = format!("target.0.parafs.page={page}");
+        refused(&on_pftl(), &[&set], &["`page` must be 4, 8, 16, 32 or 64KiB"]);
+    }
     let raw = on_pftl().replace("\"pftl\"", "\"raw\"");
     refused(&raw, &[], &["stands on a target that has a type"]);
     // A shelf and a drive keep what a run leaves.
@@ -409,6 +414,11 @@ fn a_policy_says_what_a_segment_is_and_stands_where_it_can() {
     // A flash block has 64 pages of 8 KiB, and there are two channels.
     assert_eq!(pages(&above, &["target.0.parafs.policy=f2fs"]), 64);
     assert_eq!(pages(&above, &["target.0.parafs.policy=f2fs-sb"]), 128);
+    // A segment is as large with pages of any size.
+    let small = ["target.0.parafs.policy=f2fs", "target.0.parafs.page=4KiB"];
+    assert_eq!(pages(&above, &small), 128);
+    let small = [&small[..], &["workload.0.written=4MiB"]].concat();
+    assert!(good(&ran(&above, &small)).1.traffic_sectors.data > 0);
     let refused = |text: &str, set: &str, says: &str| {
         let why = parsed(text, &[set]).expect_err(set);
         assert!(why.contains("`policy`") && why.contains(says), "{why}");
