@@ -7,7 +7,7 @@
 use super::actor::{Actor, look};
 use super::known::Known;
 use super::small;
-use super::world::{Booted, Cut, Store, Trouble, make_cut, problems};
+use super::world::{Booted, Store, Trouble, Units, make_of, problems};
 use crate::devices::{Size, one_of};
 use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject, quoted};
 use flashlane_base::{Ns, Rng};
@@ -155,7 +155,7 @@ impl Subject for Files {
         let mut rng = Rng::stream(seed, "testkit.files", 0);
         let r = &mut rng;
         let store = self.store(policy, seed, size, r);
-        let cut = store.cut_up(policy, 1 << r.below(2));
+        let units = store.units(policy, 1 << r.below(2));
         let pages = one_of(r, &[0, GAP, GAP, GAP]);
         let mut options = Options {
             dirty_pages: one_of(r, &[2, 16, 48, 1000]),
@@ -177,8 +177,8 @@ impl Subject for Files {
         Rc::new(Handle(Rc::new(Alive {
             way,
             store,
-            cut,
-            gap: pages * u64::from(cut.page) * 4096,
+            units,
+            gap: pages * u64::from(units.page) * 4096,
             contents: r.below(10),
             names: one_of(r, &[8, 8, 40]),
             options,
@@ -198,7 +198,7 @@ impl Subject for Files {
 struct Alive {
     way: Way,
     store: Store,
-    cut: Cut,
+    units: Units,
     gap: u64,
     contents: u64,
     names: u64,
@@ -249,8 +249,8 @@ impl Living for Handle {
             "{}, policy {}, pages of {} sectors, segments of {}, gap {}, {:?}",
             alive.store.describe(),
             alive.way.word(),
-            alive.cut.page,
-            alive.cut.segment,
+            alive.units.page,
+            alive.units.segment,
             alive.gap,
             alive.options
         );
@@ -314,7 +314,7 @@ impl Alive {
             return Err(Trouble::Wrong(why.into()));
         }
         let make = || async {
-            let made = make_cut(cx, medium.clone(), self.cut).await;
+            let made = make_of(cx, medium.clone(), self.units).await;
             made.map_err(|e| Trouble::of("it can't be made", &e))
         };
         self.tried(make).await?;

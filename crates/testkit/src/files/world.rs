@@ -83,9 +83,9 @@ pub(crate) struct Booted {
     pub(crate) stop: Option<(Boxed<'static, Result<(), String>>, Check)>,
 }
 
-/// How a log is cut up on a medium that leaves that to the file system.
+/// Units of a log on a medium that leaves that to the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct Units {
     /// Sectors of a page.
     pub(crate) page: u32,
     /// Pages of a segment.
@@ -174,12 +174,14 @@ impl Store {
         Store::Ram(ram(mib * u64::from(in_memory(policy) / SEGMENT_PAGES), seed))
     }
 
-    /// How the log of a policy is cut up, with pages of so many sectors where nothing speaks against it.
-    pub(crate) fn cut_up(&self, policy: Policy, page: u32) -> Cut {
+    /// The units of a log of a policy, with pages of so many sectors where nothing speaks against it.
+    pub(crate) fn units(&self, policy: Policy, page: u32) -> Units {
         match self {
-            Store::Ram(_) => Cut { page, segment: in_memory(policy) },
-            Store::Flash(flash) => Cut { page: flash.spec.geometry.ws_min, segment: SEGMENT_PAGES },
-            Store::Block(blocks) => cut_up(policy, &blocks.flash, page),
+            Store::Ram(_) => Units { page, segment: in_memory(policy) },
+            Store::Flash(flash) => {
+                Units { page: flash.spec.geometry.ws_min, segment: SEGMENT_PAGES }
+            }
+            Store::Block(blocks) => units_on(policy, &blocks.flash, page),
         }
     }
 
@@ -302,12 +304,12 @@ fn in_memory(policy: Policy) -> u32 {
 
 /// Segments as large as a policy wants them over flash of this shape; pages of one sector where they would
 /// have too few otherwise.
-fn cut_up(policy: Policy, flash: &Geometry, page: u32) -> Cut {
+fn units_on(policy: Policy, flash: &Geometry, page: u32) -> Units {
     let Some(sectors) = policy.segment_sectors(flash) else {
-        return Cut { page, segment: SEGMENT_PAGES };
+        return Units { page, segment: SEGMENT_PAGES };
     };
     let page = if sectors / u64::from(page) < SEGMENT_LEAST { 1 } else { page };
-    Cut { page, segment: (sectors / u64::from(page)) as u32 }
+    Units { page, segment: (sectors / u64::from(page)) as u32 }
 }
 
 impl OnBlocks {
@@ -336,8 +338,8 @@ impl OnBlocks {
             let up = machine.up(quiet(&cx)).await?;
             let capacity = up.dev.info().capacity;
             let fits = [1, 2].into_iter().all(|page| {
-                let cut = cut_up(policy, &flash, page);
-                Layout::plan_linear(capacity, cut.page, cut.segment).is_ok()
+                let units = units_on(policy, &flash, page);
+                Layout::plan_linear(capacity, units.page, units.segment).is_ok()
             });
             Ok(fits.then_some(up.may_give_up))
         });
@@ -449,11 +451,11 @@ pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
 /// # Errors
 /// It is too small, or did not take it.
 pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
-    make_cut(cx, medium, Cut { page: page_sectors, segment: SEGMENT_PAGES }).await
+    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }).await
 }
 
-pub(crate) async fn make_cut(cx: &Cx, medium: Medium, cut: Cut) -> Result<(), FsError> {
-    let layout = medium.plan(cut.page, cut.segment).map_err(|_| FsError::NoSpace)?;
+pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
+    let layout = medium.plan(units.page, units.segment).map_err(|_| FsError::NoSpace)?;
     mkfs(cx, medium, layout, &Make::default(), now(cx)).await
 }
 

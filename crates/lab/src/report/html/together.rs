@@ -28,8 +28,11 @@ pub(super) fn figure(report: &Report) -> Option<Figure> {
         row.push(format!("{:.1}%", 100.0 * t.unused_ratio));
         table.rows.push(row);
     }
-    let key =
-        [("f0", "a segment, each its own colour"), ("c-metadata", "in place"), ("h0", "unused")];
+    let key = [
+        ("f0", "a segment, one of six colours by its number"),
+        ("c-metadata", "in place"),
+        ("b0", "unused"),
+    ];
     let key = legend(key.into_iter().map(|(class, name)| (class.into(), name.into())));
     (!body.is_empty()).then(|| Figure {
         title: "What lies together in a flash block",
