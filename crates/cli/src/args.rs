@@ -18,6 +18,7 @@ use flashlane_lab::trace::convert::check_name;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading, Take};
 use flashlane_testkit::Mode;
+use flashlane_testkit::files::Way;
 use flashlane_testkit::stacks::subjects;
 use std::path::{Path, PathBuf};
 
@@ -104,6 +105,7 @@ Examples:
   flashlane torture                          all stacks on small devices, 10 seconds
   flashlane torture --target pblk --seeds 20 --mode linear --cuts 2
   flashlane torture --seconds 60 --target pblk --json -
+  flashlane torture --target parafs --policy f2fs-sb --seeds 100
   flashlane torture experiments/torture.toml --seeds 2
   flashlane torture --target pblk --seed 7 --effort 5 --cut 1200000      one run, as a failure names it
 
@@ -437,7 +439,8 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) recording: Record,
     /// Write all of these but the Perfetto trace into a folder, made if need be: report.html,
-    /// results.json, .csv and .parquet, timeline.csv and .parquet, fio.json, latency.hlog
+    /// results.json, .csv and .parquet, timeline.csv and .parquet, channels.csv and .parquet, fio.json,
+    /// latency.hlog
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
 }
@@ -774,6 +777,10 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "TARGET", help = format!(
         "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
     pub(crate) target: Option<String>,
+    #[arg(long, value_name = "POLICY", conflicts_with = "file", value_parser = way_of, help = format!(
+        "Of a file system, who allocates, cleans and schedules: {}; the seed draws one without it",
+        ways()))]
+    pub(crate) policy: Option<Way>,
     /// Go on for so many seconds, then leave the runs under way where they are; 0 is until Ctrl-C; 10
     /// where nothing says how long
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
@@ -821,6 +828,17 @@ pub(crate) struct Torture {
     /// Write the result as one JSON object; `-` prints it in place of the text
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
+}
+
+/// The policies of a file system under torture.
+fn ways() -> String {
+    Way::all().map(Way::word).collect::<Vec<_>>().join(", ")
+}
+
+fn way_of(word: &str) -> Result<Way, String> {
+    let words: Vec<&str> = Way::all().map(Way::word).collect();
+    let named = Way::all().find(|way| way.word() == word);
+    named.ok_or_else(|| no_such("policy", word, &words))
 }
 
 fn stack_names() -> String {

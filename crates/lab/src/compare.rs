@@ -219,7 +219,8 @@ fn variance_of_mean(samples: &[f64]) -> Option<f64> {
     (samples.len() > 1).then(|| squares / (n - 1.0) / n)
 }
 
-fn estimate(samples: &[f64]) -> Estimate {
+/// Mean of one sample at least, and half of its 95% interval.
+pub(crate) fn estimate(samples: &[f64]) -> Estimate {
     let half_width =
         variance_of_mean(samples).map(|v| student_t(samples.len() as f64 - 1.0) * v.sqrt());
     Estimate { mean: mean(samples), half_width }

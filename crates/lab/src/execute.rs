@@ -16,6 +16,7 @@ use crate::serve::{Address, Watch};
 use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, raw_medium};
 use crate::tap::TapError;
+use crate::together::Together;
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Recorded, Scan, Take, TraceError};
 use crate::workload::Job;
@@ -641,15 +642,20 @@ async fn files_on(
     Files::make(cx, medium, fs).await.map(Some)
 }
 
-/// Unmounts and checks the file system of a run. One that takes nothing any more is left as it is.
-async fn end_files(cx: &Cx, files: &Files, run: &mut RunOutcome) {
+/// Unmounts and checks the file system of a run, and looks what lies together. One that takes nothing any
+/// more is left as it is.
+async fn end_files(cx: &Cx, files: &Files, stack: &Stack, run: &mut RunOutcome) {
     let Some(work) = &mut run.measured.files else { return };
     run.laws = work.broken.clone().map_or(Ok(()), Err);
     if run.measured.read_only.is_some() || mutant!("lab.files-unchecked") {
         return;
     }
     match files.end(cx).await {
-        Ok(checked) => work.checked = Some(checked),
+        Ok((checked, layout, used)) => {
+            work.checked = Some(checked);
+            stack.drain(cx).await;
+            work.together = Together::of(&layout, &used, stack);
+        }
         Err(why) => run.laws = Err(run.laws.clone().err().unwrap_or(why)),
     }
 }
@@ -735,7 +741,7 @@ async fn steps(
     let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
     if let Some(files) = files {
         // It has synced: what it writes from here on is for its own end.
-        end_files(cx, &files, &mut run).await;
+        end_files(cx, &files, &stack, &mut run).await;
         stack.drain(cx).await;
     }
     run.counted = stack.layers().counted();

@@ -41,6 +41,7 @@ pub mod stack;
 pub mod suggest;
 pub mod sweep;
 pub mod tap;
+pub mod together;
 pub mod verbs;
 mod words;
 pub mod workload;

@@ -14,10 +14,10 @@ use crate::lnvm::{Drive, Lost, Mounted, check_how, knobs, layers_of};
 use crate::run::{Fill, Probe, Sample, Subject, Watch};
 use crate::tap::{Tap, TapError};
 use crate::trace::{Recorded, Take};
-use flashlane_base::{Ns, mutant};
+use flashlane_base::{Location, Ns, mutant};
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
-use flashlane_ftl::layer::{Find, LayerError, Stop};
+use flashlane_ftl::layer::{Find, LayerError, Seam, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, TargetInfo};
@@ -372,6 +372,25 @@ impl Stack {
             true => BTreeMap::new(),
             false => self.layers.valid_by_chunk(),
         }
+    }
+
+    /// Its target gives flash blocks that are written in order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        matches!(self.layers.target().clone().above(), Seam::Segments(_))
+    }
+
+    /// Where the newest content of a sector lies, as far as its target says; nothing where there are too many
+    /// to look at each.
+    pub(crate) fn locate(&self, lba: u64) -> Option<Location> {
+        match self.raw_sectors > VALID_SECTORS_MAX {
+            true => None,
+            false => self.layers.target().locate(lba),
+        }
+    }
+
+    /// Sectors of a flash block.
+    pub(crate) fn block_sectors(&self) -> u32 {
+        self.ssd().geometry().sectors_per_chunk()
     }
 
     /// How the target's lines are divided; `None` where it says nothing of that.

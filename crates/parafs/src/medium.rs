@@ -315,7 +315,8 @@ impl Flash {
     }
 }
 
-fn sector_of(layout: &Layout, addr: Addr) -> u64 {
+/// The first sector of a page on a block device.
+pub(crate) fn sector_of(layout: &Layout, addr: Addr) -> u64 {
     let page = u64::from(addr.0) - 1;
     layout.shape.meta_sectors + page * u64::from(layout.shape.page_sectors)
 }

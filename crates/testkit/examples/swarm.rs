@@ -6,6 +6,7 @@
 //! ```text
 //! swarm --target pblk --seed 7 [--effort 100] [--lives 1] [--no-knobs] [--watch LBA] [--twice] [--options]
 //! swarm --target pblk --seed 7 --aimed --lives 6       cut at moments that matter
+//! swarm --target parafs --policy f2fs-sb --seed 7      of a file system, who cleans and schedules
 //! swarm --target ram --seed 7 --cut NS [--cut NS]     power cuts at these times, one per life
 //! swarm --target ram --seed 7 --everywhere 1000        1000 power cuts, spread over the run
 //! swarm --target pblk --from 1000 --count 500 [--keep-going]
@@ -17,6 +18,7 @@
 
 use clap::Parser;
 use flashlane_base::{Lba, Ns};
+use flashlane_testkit::files::{FILES, Files, Way};
 use flashlane_testkit::stacks::subjects;
 use flashlane_testkit::{Plan, Subject, cut_everywhere, run_seed, swarm};
 use std::process::ExitCode;
@@ -27,6 +29,9 @@ use std::time::{Duration, Instant};
 struct Args {
     #[arg(long, default_value = "all")]
     target: String,
+    /// Of a file system.
+    #[arg(long)]
+    policy: Option<String>,
     #[arg(long)]
     seed: Option<u64>,
     #[arg(long, default_value_t = 0)]
@@ -59,8 +64,23 @@ struct Args {
     everywhere: Option<u64>,
 }
 
-fn targets(name: &str) -> Result<Vec<&'static dyn Subject>, String> {
-    let found: Vec<_> = subjects().filter(|s| name == "all" || s.name() == name).collect();
+fn targets(name: &str, policy: Option<&str>) -> Result<Vec<&'static dyn Subject>, String> {
+    let all = |of: &str| name == "all" || of == name;
+    if let Some(word) = policy {
+        let Some(way) = Way::all().find(|way| way.word() == word) else {
+            let known: Vec<_> = Way::all().map(Way::word).collect();
+            return Err(format!("no policy `{word}`; there are {}", known.join(", ")));
+        };
+        let files = FILES.iter().filter(|files| all(files.name));
+        // As long-lived as those of the table.
+        let of = |files: &Files| Box::leak(Box::new(files.of(way))) as &'static dyn Subject;
+        let found: Vec<_> = files.map(of).collect();
+        return match found.is_empty() {
+            true => Err(format!("--policy is of a file system, and `{name}` is none")),
+            false => Ok(found),
+        };
+    }
+    let found: Vec<_> = subjects().filter(|s| all(s.name())).collect();
     if found.is_empty() {
         let known: Vec<_> = subjects().map(|s| s.name()).collect();
         return Err(format!("no target `{name}`; there are {} and all", known.join(", ")));
@@ -109,7 +129,7 @@ fn one(stack: &dyn Subject, seed: u64, args: &Args, quiet: bool) -> bool {
 
 fn run() -> Result<bool, String> {
     let args = Args::parse();
-    let targets = targets(&args.target)?;
+    let targets = targets(&args.target, args.policy.as_deref())?;
     if let Some(seed) = args.seed {
         return Ok(targets.iter().all(|stack| one(*stack, seed, &args, false)));
     }

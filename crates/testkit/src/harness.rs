@@ -146,6 +146,10 @@ pub trait Subject: Sync {
     fn share(&self) -> u64 {
         SHARE
     }
+    /// The flags that name it and what it is for a seed, whatever a later version draws.
+    fn flags(&self, _seed: u64) -> String {
+        format!("--target {}", quoted(self.name()))
+    }
     /// What a seed starts with.
     fn begin(&self, seed: u64, size: Size) -> Rc<dyn Living>;
 }
@@ -279,6 +283,8 @@ pub struct Done {
 #[derive(Clone)]
 pub struct Failed {
     pub stack: String,
+    /// The flags that name it ([`Subject::flags`]).
+    pub target: String,
     pub seed: u64,
     /// How it was run.
     pub plan: Box<Plan>,
@@ -313,8 +319,7 @@ impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, seed {}: {}", self.stack, self.seed, self.what)?;
         let command = "cargo run --release -p flashlane-testkit --example swarm --";
-        let name = quoted(&self.stack);
-        write!(f, "\n  replay: {command} --target {name} --seed {}", self.seed)?;
+        write!(f, "\n  replay: {command} {} --seed {}", self.target, self.seed)?;
         write!(f, "{}", self.plan.flags())
     }
 }
@@ -398,9 +403,13 @@ pub fn drawn_lives(stack: &dyn Subject, seed: u64) -> u64 {
 }
 
 pub fn run_seed(stack: &dyn Subject, seed: u64, plan: &Plan) -> Result<Done, Failed> {
-    let name = stack.name().to_string();
-    let failed =
-        |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
+    let failed = |what: String| Failed {
+        stack: stack.name().into(),
+        target: stack.flags(seed),
+        seed,
+        plan: Box::new(plan.clone()),
+        what,
+    };
     let size = if plan.aimed { Size::Tight } else { Size::Usual };
     let living = stack.begin(seed, size);
     let aim = plan.aimed.then(|| Aim::new(seed));

@@ -14,7 +14,7 @@ use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
 use crate::swarm::{Boxed, Knob};
 use crate::witness::Witness;
-use flashlane_base::{Ns, Rng};
+use flashlane_base::{Geometry, Ns, Rng};
 use flashlane_ftl::layer::{self, Find, Layer, Refusal, Saved, Stop};
 use flashlane_ftl::log::{
     ChannelChoice, Drain, Drainers, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub,
@@ -24,7 +24,7 @@ use flashlane_ftl::pftl::{MapKind, PftlConfig, Victim};
 use flashlane_ftl::slc::{Scheme, SlcConfig};
 use flashlane_ocssd::spec::{LinkSpec, SlcSpec};
 use flashlane_ocssd::{
-    CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions,
+    CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions, StoreKind,
 };
 use flashlane_stack::{LayerSpec, Layers, Make, Programmed, raise};
 use std::cell::RefCell;
@@ -526,6 +526,25 @@ fn slc(seed: u64, size: Size) -> Drawn<SlcConfig> {
     };
     drawn.on.journal = devices::one_of(r, &[0, 20, 100, 300]);
     drawn
+}
+
+/// A block SSD of the seed that keeps contents, with so many chunks of a PU at least; its flash.
+pub(crate) fn block_ssd(
+    seed: u64,
+    size: Size,
+    faulty: bool,
+    chunks: u32,
+) -> (Rc<dyn Machine>, Geometry) {
+    let mut drawn = pftl(seed, size);
+    if faulty {
+        drawn = drawn.faulty();
+    }
+    drawn.on.options.store = StoreKind::Memory;
+    let spec = drawn.on.spec.get_mut();
+    let chunks = chunks.max(spec.geometry.chunks_per_pu);
+    *spec = spec.clone().with_chunks_per_pu(chunks);
+    let flash = spec.geometry();
+    (drawn.machine(), flash)
 }
 
 fn pftl_image(seed: u64, _: Size) -> Rc<dyn Machine> {

@@ -403,8 +403,7 @@ impl<'a> One<'a> {
     }
 
     fn flags(&self, plan: &Plan) -> String {
-        let name = harness::quoted(self.source.name());
-        format!("--target {name} --seed {}{}", self.seed, plan.flags())
+        format!("{} --seed {}{}", self.source.flags(self.seed), self.seed, plan.flags())
     }
 
     /// What is done with this seed, and with which effort.

@@ -120,7 +120,7 @@ type Make = fn(&Outcome, &Report) -> Vec<u8>;
 /// option or no name where it says none.
 type Row = (&'static str, fn(&Run) -> Option<&PathBuf>, &'static str, Make);
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 11] = [
     ("--json", |args| args.json.as_ref(), "results.json", |_, report| report.to_json().into()),
     ("--csv", |args| args.csv.as_ref(), "results.csv", |_, report| report.to_csv().into()),
     ("--html", |args| args.html.as_ref(), "report.html", |_, report| report.to_html().into()),
@@ -129,6 +129,8 @@ const ROWS: [Row; 9] = [
     ("--hdr", |args| args.hdr.as_ref(), "latency.hlog", |o, _| report::hdr_log(o)),
     ("", |_| None, "timeline.csv", |_, report| report.timeline_csv().into()),
     ("", |_| None, "timeline.parquet", |_, report| report.timeline_parquet()),
+    ("", |_| None, "channels.csv", |_, report| report.channels_csv().into()),
+    ("", |_| None, "channels.parquet", |_, report| report.channels_parquet()),
     (
         "--perfetto",
         |args| args.perfetto.as_ref(),

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target};
 use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
+use flashlane_testkit::files::{FILES, Files, Way};
 use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::subjects;
 use flashlane_testkit::torture::FAILURES_MAX;
@@ -35,9 +36,12 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
         Some(_) => own_targets(args)?,
         None => Vec::new(),
     };
-    let sources = match args.file {
-        Some(_) => own.iter().map(|own| own as &dyn Subject).collect(),
-        None => rows(args.target.as_deref().unwrap_or("all"))?,
+    let name = args.target.as_deref().unwrap_or("all");
+    let files = args.policy.map_or(Ok(Vec::new()), |way| with_policy(name, way))?;
+    let sources = match (&args.file, args.policy) {
+        (Some(_), _) => own.iter().map(|own| own as &dyn Subject).collect(),
+        (None, Some(_)) => files.iter().map(|files| files as &dyn Subject).collect(),
+        (None, None) => rows(name)?,
     };
     let json = output::json_beside(args.file.as_slice(), args.json.as_ref())?;
     let interrupt = Interrupt::listen()?;
@@ -78,6 +82,21 @@ fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
         let names: Vec<_> = subjects().map(|s| s.name()).chain(["all"]).collect();
         let hint = suggest::hint(name, names.iter().copied());
         bail!("--target: no stack `{name}`{hint} (there are: {})", names.join(", "));
+    }
+    Ok(named)
+}
+
+/// The file systems that a name stands for, each with one policy.
+fn with_policy(name: &str, way: Way) -> Result<Vec<Files>> {
+    let named = FILES.iter().filter(|files| name == "all" || files.name == name);
+    let named: Vec<Files> = named.map(|files| files.of(way)).collect();
+    if named.is_empty() {
+        let names: Vec<&str> = FILES.iter().map(|files| files.name).collect();
+        bail!(
+            "--policy {} is of a file system: with --target {name} leave it out, or choose --target {}",
+            way.word(),
+            names.join(" or ")
+        );
     }
     Ok(named)
 }
@@ -208,6 +227,7 @@ impl Report<'_> {
         let mode = self.args.cut.is_empty().then(|| self.args.mode.name());
         let result = json!({
             "targets": self.targets,
+            "policy": self.args.policy.map(Way::word),
             "mode": mode,
             "partial": self.partial,
             "seeds": seeds,
@@ -226,8 +246,9 @@ impl Report<'_> {
         let Tally { seeds, lives, cuts, faults } = self.outcome.tally;
         let failures = &self.outcome.failures;
         let mut text = format!(
-            "{}: {seeds} seeds, {lives} lives, {cuts} power cuts, {faults} faults{}\n",
+            "{}{}: {seeds} seeds, {lives} lives, {cuts} power cuts, {faults} faults{}\n",
             self.targets.join(", "),
+            self.args.policy.map_or(String::new(), |way| format!(", policy {}", way.word())),
             if self.partial { ", interrupted" } else { "" },
         );
         text += &format!("{:.2} CPU seconds", self.cpu.used.as_secs_f64());

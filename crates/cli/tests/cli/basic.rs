@@ -202,6 +202,8 @@ fn a_report_is_a_folder_of_files_that_are_all_there() {
         .collect();
     names.sort();
     let want = [
+        "channels.csv",
+        "channels.parquet",
         "fio.json",
         "latency.hlog",
         "report.html",
@@ -215,6 +217,19 @@ fn a_report_is_a_folder_of_files_that_are_all_there() {
     assert_eq!(h.files(), ["e.toml", "one", "one.json", "two", "two.json"]);
     let read = |path: String| std::fs::read(h.path(&path)).unwrap();
     assert!(read("one.json".into()) == read("two.json".into()), "the trace differs");
+    let channels = String::from_utf8(read("one/channels.csv".into())).unwrap();
+    let (head, rows) = channels.split_once('\n').unwrap();
+    assert_eq!(head, "name,start_ns,end_ns,channel,read_ratio,program_ratio,erase_ratio");
+    let programmed: f64 = rows
+        .lines()
+        .map(|row| row.split(',').nth(5).unwrap())
+        .map(|share| {
+            let share: f64 = share.parse().unwrap();
+            assert!((0.0..=1.0).contains(&share), "{share}");
+            share
+        })
+        .sum();
+    assert!(programmed > 0.0, "{rows}");
     for name in want.iter().filter(|name| **name != "results.json") {
         assert!(read(format!("one/{name}")) == read(format!("two/{name}")), "{name} differs");
     }

@@ -137,6 +137,9 @@ fn what_can_not_be_tortured_is_refused() {
     let h = own(FAULTS);
     let with = |from: &str, to: &str| h.file("other.toml", OWN.replace(from, to));
     h.run("torture --target pblkk").refused(2, &["did you mean `pblk`", "pftl-faults"]);
+    h.run("torture --policy f2f").refused(2, &["did you mean `f2fs`", "block-stripe"]);
+    h.run("torture --target pblk --policy f2fs").refused(2, &["--target parafs or parafs-faults"]);
+    h.run("torture mine.toml --policy f2fs").refused(2, &["--policy"]);
     h.run("torture --mode linaer").refused(2, &["did you mean `linear`"]);
     h.run("torture --cuts 3").refused(2, &["--cuts"]);
     h.run("torture --cut 5").refused(2, &["--seed"]);

@@ -5,7 +5,6 @@
 //! makes a file system, or a file.
 
 use super::document::Section;
-use super::policy::Policy;
 use crate::files::{PAGE_SECTORS, SEGMENT_PAGES};
 use crate::personality::mobibench::Mobibench;
 use crate::personality::postmark::Postmark;
@@ -14,7 +13,7 @@ use crate::personality::ycsb::{Mix, Ycsb};
 use crate::personality::{FileJob, Program, Until};
 use flashlane_base::{Bytes, Geometry, Ns, SECTOR_BYTES};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
-use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Schedule};
+use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Policy, Schedule};
 use serde_json::{Value, json};
 
 /// The name of the file system: the type of a target that has one on S-FTL, and the key that puts

@@ -32,7 +32,6 @@
 mod device;
 pub mod document;
 mod files;
-mod policy;
 mod target;
 mod vary;
 mod workload;
@@ -41,7 +40,7 @@ pub use device::{DeviceChoice, default_preset, preset_names};
 pub(crate) use document::{At, Item, Value};
 pub use document::{Change, Complaint};
 pub use files::{FileSystem, PARAFS};
-pub use policy::Policy;
+pub use flashlane_parafs::Policy;
 pub(crate) use target::Gives;
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;

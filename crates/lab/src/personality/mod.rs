@@ -24,13 +24,15 @@ use crate::histogram::Latencies;
 use crate::run::{
     CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
 };
+use crate::together::Together;
 use contents::Contents;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES, mutant};
 use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_parafs::{
-    Fs, FsError, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, check, mkfs,
+    Fs, FsError, Layout, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage,
+    check_pages, mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
 use mobibench::Mobibench;
@@ -421,6 +423,7 @@ impl Files {
             page_sectors: u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64,
             cleaning: bench.cleaning.get().map(|began| began - recorder.start),
             checked: None,
+            together: None,
             broken,
             refused: bench.refused.take(),
         };
@@ -443,22 +446,24 @@ impl Files {
         })
     }
 
-    /// Looks through the tables in memory, unmounts, and checks what is on the medium then.
+    /// Looks through the tables in memory, unmounts, and checks what is on the medium then: what that has
+    /// looked at, and what lies where.
     ///
     /// # Errors
     /// Something is not as it must be.
-    pub(crate) async fn end(&self, cx: &Cx) -> Result<Checked, String> {
+    pub(crate) async fn end(&self, cx: &Cx) -> Result<(Checked, Layout, Vec<UsedPage>), String> {
         let walked = self.fs.walk().map_err(|why| format!("the file system in memory: {why}"));
         self.fs.unmount(cx).await.map_err(|e| format!("unmounting the file system: {e}"))?;
         walked?;
-        let report = check(cx, &self.medium).await;
-        let report = report.map_err(|e| format!("checking the file system: {e}"))?;
+        let report = check_pages(cx, &self.medium).await;
+        let (report, layout, used) =
+            report.map_err(|e| format!("checking the file system: {e}"))?;
         match (report.problems.first(), report.clean) {
             (Some(first), _) => {
                 Err(format!("the file system has {} faults: {first}", report.found))
             }
             (None, false) => Err("the file system was unmounted, and does not say so".into()),
-            (None, true) => Ok(Checked::of(&report)),
+            (None, true) => Ok((Checked::of(&report), layout, used)),
         }
     }
 }
@@ -486,6 +491,8 @@ pub struct Work {
     pub cleaning: Option<Ns>,
     /// What the check at the end has looked at.
     pub checked: Option<Checked>,
+    /// What lay together in flash blocks then, where that can be said.
+    pub together: Option<Together>,
     /// A call that must not fail did.
     pub broken: Option<String>,
     /// What the first call that found no room was, where its program has words for that.

@@ -8,6 +8,7 @@ use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use crate::personality::CallKind as Call;
+use crate::together::Together;
 use flashlane_base::counters::Counters;
 use flashlane_ftl::kit::TierStats;
 use flashlane_ftl::layer::Kind;
@@ -109,6 +110,13 @@ fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
     let (cleaned, erased) = shares.unwrap_or_default();
     cells.push(("cleaned_invalid_ratio".into(), Cell::Ratio(cleaned)));
     cells.push(("erased_invalid_ratio".into(), Cell::Ratio(erased)));
+    let together = of.and_then(|files| files.together.as_ref());
+    let mut mean = |name: &str, of: fn(&Together) -> f64| {
+        cells.push((name.into(), Cell::Ratio(together.map(of))));
+    };
+    mean("block_segments_mean", |t| t.segments_mean);
+    mean("block_files_mean", |t| t.files_mean);
+    mean("block_unused_ratio", |t| t.unused_ratio);
 }
 
 /// Sums over rings, pools and kinds; all of them are in the JSON.
@@ -175,6 +183,33 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
                 row.push((name.into(), Cell::Ratio(list.get(i).map(|n| *n as f64))));
             }
             rows.push(row);
+        }
+    }
+    rows
+}
+
+/// What each channel did over time: a row per run, span of time and channel.
+pub(super) fn channels(report: &Report) -> Vec<Vec<Named>> {
+    let mut rows = Vec::new();
+    for r in &report.runs {
+        let [read, program, erase] = &r.figures.channels;
+        let share = |of: u16| f64::from(of) / 10_000.0;
+        for column in 0..read.rows.first().map_or(0, Vec::len) {
+            let start = column as u64 * read.column_ns;
+            let end = (start + read.column_ns).min(r.runtime_ns);
+            for (channel, kinds) in read.rows.iter().zip(&program.rows).zip(&erase.rows).enumerate()
+            {
+                let ((read, program), erase) = kinds;
+                rows.push(vec![
+                    text("name", &r.name),
+                    int("start_ns", start),
+                    int("end_ns", end),
+                    int("channel", channel as u64),
+                    ratio("read_ratio", share(read[column])),
+                    ratio("program_ratio", share(program[column])),
+                    ratio("erase_ratio", share(erase[column])),
+                ]);
+            }
         }
     }
     rows

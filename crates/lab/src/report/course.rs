@@ -9,6 +9,7 @@ use crate::execute::RunOutcome;
 use crate::histogram::Latencies;
 use crate::run::record::Recorder;
 use crate::run::{Bucket, Sample};
+use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
 use flashlane_ocssd::device::Cause;
 use serde::Serialize;
@@ -85,14 +86,16 @@ pub struct Figures {
     pub curves: [Vec<(f64, u64)>; 2],
     /// Occupancy of dies over time.
     pub heat: Heat,
+    /// What the dies of each channel did over time: read, program, erase; a row per channel.
+    pub channels: [Heat; 3],
     pub pus_per_channel: u32,
 }
 
-/// Occupancy: a row per die, a column per span of time.
+/// Occupancy: a row per die or channel, a column per span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heat {
     pub column_ns: u64,
-    /// Ten-thousandths of the time that a die was busy, per die and column.
+    /// Ten-thousandths of the time that a die was busy, per row and column; the mean of a channel's dies.
     pub rows: Vec<Vec<u16>>,
 }
 
@@ -216,7 +219,8 @@ pub(super) fn figures(o: &RunOutcome) -> Figures {
     let r = &o.measured.recorder;
     Figures {
         curves: [BlockOp::Read, BlockOp::Write].map(|op| curve(&r.latencies(op))),
-        heat: heat(r),
+        heat: heat(r, of_dies, 1),
+        channels: channels(r, o.geometry.pus_per_channel),
         pus_per_channel: o.geometry.pus_per_channel,
     }
 }
@@ -243,12 +247,14 @@ fn curve(l: &Latencies) -> Vec<(f64, u64)> {
     points
 }
 
-/// Busy time of each die at the end of each bucket (one more row for the start). Buckets that share
-/// a sample had no end of a request in them: their part of the time is spread evenly.
-fn busy_at_ends(samples: &[Rc<Sample>]) -> Vec<Vec<u64>> {
-    let total = |s: &Sample| -> Vec<u64> {
-        s.dies.iter().map(|d| d.iter().map(|t| t.as_ns()).sum()).collect()
-    };
+/// Busy time of each die up to a sample, in ns.
+fn of_dies(s: &Sample) -> Vec<u64> {
+    s.dies.iter().map(|d| d.iter().map(|t| t.as_ns()).sum()).collect()
+}
+
+/// Busy time at the end of each bucket (one more row for the start), `total` up to a sample. Buckets that
+/// share a sample had no end of a request in them: their part of the time is spread evenly.
+fn busy_at_ends(samples: &[Rc<Sample>], total: impl Fn(&Sample) -> Vec<u64>) -> Vec<Vec<u64>> {
     let mut rows: Vec<Vec<u64>> = samples.first().map(|s| total(s)).into_iter().collect();
     let mut at = 1;
     while at < samples.len() {
@@ -263,9 +269,22 @@ fn busy_at_ends(samples: &[Rc<Sample>]) -> Vec<Vec<u64>> {
     rows
 }
 
-fn heat(r: &Recorder) -> Heat {
+/// What the dies of each channel did: time of one kind, summed over `pus` dies each.
+fn channels(r: &Recorder, pus: u32) -> [Heat; 3] {
+    let pus = pus.max(1);
+    [0, 1, 2].map(|kind| heat(r, |s| of_channels(s, kind, pus), pus))
+}
+
+/// The same of one kind of work, for each channel of `pus` dies.
+fn of_channels(s: &Sample, kind: usize, pus: u32) -> Vec<u64> {
+    let sum = |dies: &[[Ns; 3]]| dies.iter().map(|die| die[kind].as_ns()).sum();
+    s.dies.chunks(pus as usize).map(sum).collect()
+}
+
+/// Occupancy by busy time up to a sample, each of so many dies.
+fn heat(r: &Recorder, total: impl Fn(&Sample) -> Vec<u64>, dies: u32) -> Heat {
     let t = &r.timeline;
-    let ends = busy_at_ends(t.samples());
+    let ends = busy_at_ends(t.samples(), total);
     let buckets = ends.len().saturating_sub(1);
     let (Some(first), true) = (ends.first(), buckets > 0) else {
         return Heat::default();
@@ -273,15 +292,15 @@ fn heat(r: &Recorder) -> Heat {
     let each = buckets.div_ceil(HEAT_COLUMNS_MAX);
     let width = t.width().as_ns();
     let measured = (r.end - r.start).as_ns();
-    let rows = (0..first.len()).map(|die| {
+    let rows = (0..first.len()).map(|row| {
         (0..buckets)
             .step_by(each)
             .map(|from| {
                 let to = (from + each).min(buckets);
                 // The last bucket ends with the run.
                 let time = (to as u64 * width).min(measured).saturating_sub(from as u64 * width);
-                let busy = ends[to][die].saturating_sub(ends[from][die]);
-                (busy * 10_000).checked_div(time).unwrap_or(0).min(10_000) as u16
+                let busy = ends[to][row].saturating_sub(ends[from][row]);
+                (busy * 10_000).checked_div(time * u64::from(dies)).unwrap_or(0).min(10_000) as u16
             })
             .collect()
     });
@@ -291,7 +310,6 @@ fn heat(r: &Recorder) -> Heat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashlane_base::Ns;
 
     fn sample(busy: u64) -> Rc<Sample> {
         let die = [Ns::from_ns(busy), Ns::ZERO, Ns::ZERO];
@@ -302,9 +320,21 @@ mod tests {
     fn what_one_look_found_is_spread_over_the_buckets_it_closed() {
         let late = sample(40);
         let samples = [sample(10), sample(20), late.clone(), late.clone(), late, sample(50)];
-        let ends: Vec<u64> = busy_at_ends(&samples).into_iter().map(|row| row[0]).collect();
+        let ends: Vec<u64> =
+            busy_at_ends(&samples, of_dies).into_iter().map(|row| row[0]).collect();
         assert_eq!(ends, [10, 20, 26, 33, 40, 50]);
-        assert!(busy_at_ends(&[]).is_empty());
+        assert!(busy_at_ends(&[], of_dies).is_empty());
+    }
+
+    #[test]
+    fn channels_have_the_time_of_their_dies_by_kind() {
+        let die = |read: u64, program: u64| [Ns::from_ns(read), Ns::from_ns(program), Ns::ZERO];
+        let dies = vec![die(1, 10), die(2, 20), die(4, 40), die(8, 80)];
+        let s = Sample { dies, ..Sample::default() };
+        assert_eq!(of_channels(&s, 0, 2), [3, 12]);
+        assert_eq!(of_channels(&s, 1, 2), [30, 120]);
+        assert_eq!(of_channels(&s, 2, 4), [0]);
+        assert_eq!(of_dies(&s), [11, 22, 44, 88]);
     }
 
     #[test]

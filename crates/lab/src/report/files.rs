@@ -6,6 +6,7 @@
 use super::numbers::{Report, RunReport};
 use crate::histogram::LatencyNs;
 use crate::personality::{CallKind, Checked, Work};
+use crate::together::Together;
 use crate::words::{aligned, aligned_left, grouped, row, short};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -45,6 +46,9 @@ pub struct FilesReport {
     /// What the check behind the run has looked at, all of it sound; null where it found faults, or
     /// the file system was read-only.
     pub checked: Option<Checked>,
+    /// What lay together in flash blocks at the end; null where its FTL does not say where sectors lie, or the
+    /// device is too large to look at each.
+    pub together: Option<Together>,
     /// The first call that found no room: file, statement, cause; null where there was none, or its
     /// program has no words for it.
     pub refused: Option<String>,
@@ -155,6 +159,7 @@ impl FilesReport {
             cleaning_began_ns: work.cleaning.map(Ns::as_ns),
             file_system: named(&work.stats).collect(),
             checked: work.checked,
+            together: work.together.clone(),
             refused: work.refused.clone(),
             stats: work.stats,
         }
@@ -262,6 +267,22 @@ pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
     (rows.len() > 1).then_some(rows)
 }
 
+/// A row per stack, below a head: what lay together in its flash blocks at the end; nothing where that is not
+/// known.
+pub(super) fn together(report: &Report) -> Option<Vec<Vec<String>>> {
+    let head =
+        ["lies together", "flash blocks", "segments in each", "files in each", "unused sectors"];
+    let mut rows = vec![row(head)];
+    for r in &report.runs {
+        let Some(t) = r.files.as_ref().and_then(|files| files.together.as_ref()) else { continue };
+        let mut cells = vec![r.name.clone(), grouped(t.blocks)];
+        cells.extend([t.segments_mean, t.files_mean].map(|mean| format!("{mean:.2}")));
+        cells.push(format!("{:.1}%", 100.0 * t.unused_ratio));
+        rows.push(cells);
+    }
+    (rows.len() > 1).then_some(rows)
+}
+
 /// All of them, for a terminal.
 pub(super) fn tables(report: &Report) -> String {
     let mut calls = calls(report).unwrap_or_default();
@@ -273,7 +294,7 @@ pub(super) fn tables(report: &Report) -> String {
         }
     }
     let shown = |text: String| if text.is_empty() { text } else { text + "\n" };
-    let tables = [done(report), traffic(report)].map(Option::unwrap_or_default);
+    let tables = [done(report), traffic(report), together(report)].map(Option::unwrap_or_default);
     tables.iter().fold(shown(aligned_left(&calls, 2)), |text, table| text + &shown(aligned(table)))
 }
 

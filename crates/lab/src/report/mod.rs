@@ -70,6 +70,15 @@ impl Report {
         parquet::parquet(&columns::timeline(self))
     }
 
+    /// How busy each channel was with reads, programs and erases: one line per run, span of time and channel.
+    pub fn channels_csv(&self) -> String {
+        csv::csv(&columns::channels(self))
+    }
+
+    pub fn channels_parquet(&self) -> Vec<u8> {
+        parquet::parquet(&columns::channels(self))
+    }
+
     fn rows(&self) -> Vec<Vec<columns::Named>> {
         self.runs.iter().map(columns::run).collect()
     }

@@ -37,6 +37,7 @@
 //! [[row]]
 //! what = "pblk, {threads} threads"
 //! each = ["threads"]               # a row for each value of the axis
+//! over = "seed"                    # the mean of its value for each of this axis, with a 95% interval
 //! here = "pblk write_mib_per_s"    # points: SERIES METRIC AXIS=VALUE,VALUE
 //! unit = "MiB/s"
 //! paper = { 1 = 335, 8 = 935 }     # to be met within 15%
@@ -675,6 +676,7 @@ fn row(s: Section<'_>) -> Option<RowSpec> {
     let spec = RowSpec {
         what,
         each: s.texts("each"),
+        over: s.text("over").map(str::to_string),
         paper,
         here: here?,
         unit: s.text("unit").unwrap_or("").to_string(),

@@ -161,6 +161,7 @@ pub const FIGURES: &[Figure] = &[
     figure!("parafs-fig6", "parafs/fig6.toml"),
     figure!("parafs-fig7", "parafs/fig7.toml"),
     figure!("parafs-fig8", "parafs/fig8.toml"),
+    figure!("parafs-techniques", "parafs/techniques.toml"),
     figure!("all-on-one", "all-on-one.toml"),
     figure!("all-on-one-files", "all-on-one-files.toml"),
 ];
@@ -385,7 +386,7 @@ impl FigureResult {
             rows.push(vec![
                 r.what.clone(),
                 r.paper.map_or("-".into(), number),
-                r.here.map_or("-".into(), number),
+                r.shown(),
                 r.unit.clone(),
                 r.rule.to_string(),
                 match r.holds {
@@ -421,6 +422,15 @@ impl FigureResult {
             text += &format!("cause: {cause}\n");
         }
         text + "\n"
+    }
+}
+
+impl Row {
+    /// Its value, with its interval.
+    fn shown(&self) -> String {
+        let Some(here) = self.here else { return "-".into() };
+        let interval = self.plus_minus.map_or(String::new(), |half| format!(" ±{}", number(half)));
+        number(here) + &interval
     }
 }
 

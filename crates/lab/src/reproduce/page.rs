@@ -108,7 +108,8 @@ fn table(figure: &FigureResult) -> String {
             rule => format!("{rule}{}", if row.order { " (order)" } else { "" }),
         };
         let shown = |value: Option<f64>| value.map_or(String::new(), number);
-        let cells = [shown(row.paper), shown(row.here), row.unit.clone(), rule, verdict.into()];
+        let here = if row.here.is_some() { row.shown() } else { String::new() };
+        let cells = [shown(row.paper), here, row.unit.clone(), rule, verdict.into()];
         let _ = write!(s, "<tr{}><th>{}</th>", because.unwrap_or_default(), escape(&row.what));
         for (head, cell) in heads.iter().zip(cells) {
             let class = if *head == "verdict" { class } else { "" };

@@ -5,6 +5,7 @@
 //! and decides nothing; a row of which one point is missing has no value. Never: measures.
 
 use super::points::{Points, Selector};
+use crate::compare::{Estimate, estimate};
 use serde::Serialize;
 use std::fmt;
 
@@ -90,6 +91,9 @@ pub struct Row {
     pub paper: Option<f64>,
     /// Ours; `None` when it was not measured before an interrupt.
     pub here: Option<f64>,
+    /// Where `here` is a mean over an axis such as seeds: half of its 95% interval, by Student's t.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plus_minus: Option<f64>,
     /// Unit of both.
     pub unit: String,
     pub rule: Rule,
@@ -254,6 +258,8 @@ pub struct RowSpec {
     /// The paper's values: of the row's place on `each`, values joined by a space; of all rows under "".
     pub(super) paper: Vec<(String, f64)>,
     pub(super) here: Here,
+    /// Of the row's value at each place on this axis the mean is taken, with its interval.
+    pub(super) over: Option<String>,
     pub(super) unit: String,
     pub(super) rule: Option<Rule>,
     pub(super) order: bool,
@@ -268,11 +274,13 @@ impl RowSpec {
     /// It is about points that there are not.
     pub(super) fn rows(&self, points: &Points, leaves_out: bool) -> Result<Vec<Row>, String> {
         let mut all = vec![(self.what.clone(), self.here.clone(), Vec::new())];
-        for axis in &self.each {
+        for axis in self.each.iter().chain(&self.over) {
             if let Some(of) = self.here.selectors().first() {
                 points.have(of)?;
                 points.lie_on(axis, of).map_err(|why| format!("`{}`: {why}", self.what))?;
             }
+        }
+        for axis in &self.each {
             all = all
                 .into_iter()
                 .flat_map(|(what, here, at): (String, Here, Vec<String>)| {
@@ -309,11 +317,13 @@ impl RowSpec {
             (None, Some(_)) => Rule::WithinPercent(WITHIN_PERCENT),
             (Some(rule), _) => rule,
         };
-        let here = of.value(points);
+        let estimate = self.estimate(&of, points);
+        let here = estimate.as_ref().map(|estimate| estimate.mean);
         Row {
             what,
             paper,
             here,
+            plus_minus: estimate.and_then(|estimate| estimate.half_width),
             unit: self.unit.clone(),
             rule,
             holds: here.and_then(|here| rule.holds(paper, here)),
@@ -325,6 +335,15 @@ impl RowSpec {
                 _ => None,
             },
         }
+    }
+
+    /// The value, or the mean of those at each place on the axis that it is taken over.
+    fn estimate(&self, of: &Here, points: &Points) -> Option<Estimate> {
+        let Some(axis) = &self.over else { return of.value(points).map(|v| estimate(&[v])) };
+        let first = of.selectors().first().map(|of| points.values_of(axis, of)).unwrap_or_default();
+        let values: Option<Vec<f64>> =
+            first.iter().map(|value| of.at(axis, value).value(points)).collect();
+        values.filter(|values| !values.is_empty()).map(|values| estimate(&values))
     }
 }
 
@@ -389,6 +408,7 @@ mod tests {
         RowSpec {
             what: "a row".into(),
             each: Vec::new(),
+            over: None,
             paper: paper.into_iter().map(|value| (String::new(), value)).collect(),
             here: Here::One(one(here)),
             unit: "x".into(),
@@ -426,6 +446,27 @@ mod tests {
         let holds: Vec<Option<bool>> = rows.iter().map(|row| row.holds).collect();
         assert_eq!(holds, [None, Some(true), None]);
         assert_eq!(rows[2].place, Some(one("a x n=4")));
+    }
+
+    /// Two samples, 4 and 6 around 5: Student's t of one degree of freedom, 12.706, times a standard error of 1.
+    #[test]
+    fn a_mean_over_an_axis_has_its_interval() {
+        let over = RowSpec { over: Some("n".into()), ..spec("a x", None, None) };
+        let two = |a: f64, b: f64| {
+            let of = |n: u32, x: f64| Point::new("a", [("n", n.to_string())]).with("x", x);
+            Points(vec![of(1, a), of(2, b)])
+        };
+        let row = over.rows(&two(4.0, 6.0), false).unwrap().remove(0);
+        assert_eq!((row.here, row.plus_minus), (Some(5.0), Some(12.706)));
+        // A ratio at each place, and not of means.
+        let one_of = |text: &str| Box::new(Here::One(one(text)));
+        let here = Here::Ratio(one_of("a x"), one_of("a x n=1"));
+        let row = RowSpec { here, ..over.clone() }.rows(&two(4.0, 6.0), false).unwrap().remove(0);
+        assert_eq!(row.here, Some(1.25));
+        let lost = Points([two(4.0, 6.0).0, vec![Point::new("a", [("n", "3".into())])]].concat());
+        assert_eq!(over.rows(&lost, false).unwrap()[0].here, None, "one is not measured");
+        let says = RowSpec { over: Some("seed".into()), ..over }.rows(&lost, false).unwrap_err();
+        assert!(says.contains("has no axis `seed`"), "{says}");
     }
 
     #[test]

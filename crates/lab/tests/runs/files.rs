@@ -12,6 +12,7 @@ use flashlane_lab::report::{CallReport, FilesReport, Report, RunReport};
 use flashlane_lab::run::{Monitor, Unwatched};
 use flashlane_lab::shelf::Shelf;
 use flashlane_lab::stack::{MountHow, put_on_drive};
+use flashlane_lab::together::Held;
 use flashlane_lab::trace::{Format, Take};
 use std::cell::Cell;
 use std::path::Path;
@@ -372,6 +373,34 @@ fn writers_that_wait_leave_room_for_the_checkpoint() {
 fn writers_leave_the_only_cleaner_what_heads_have() {
     let sets = ["target.0.policy=base", "workload.0.nfiles=1800", "workload.0.written=1GiB"];
     many_writers(&[&sets[..], &["run.seed=2"]].concat());
+}
+
+/// A log on flash has a flash block for each segment. On a block SSD the FTL mixes what several segments of the file
+/// system are sent (ParaFS paper, Figure 3).
+#[test]
+fn a_log_on_a_log_mixes_segments_in_flash_blocks() {
+    let above = SMALL.replace("kind = \"parafs\"\n", "kind = \"pftl\"\n[target.parafs]\n");
+    let f2fs = ran(&above, &["target.0.parafs.policy=f2fs"]);
+    let on_flash = ran(SMALL, &[]);
+    let of = |report: &Report| good(report).1.together.clone().expect("its blocks are known");
+    let (mixed, pure) = (of(&f2fs), of(&on_flash));
+    assert_eq!(pure.segments_mean, 1.0);
+    assert!(mixed.segments_mean > 2.0, "{mixed:?}");
+    for t in [&mixed, &pure] {
+        assert!(t.blocks > 50 && t.files_mean >= 1.0, "{t:?}");
+        assert!(t.unused_ratio > 0.0 && t.unused_ratio < 1.0, "{t:?}");
+        assert!(!t.sample.is_empty() && t.sample.iter().all(|row| row.len() == 128));
+    }
+    // What it draws: one colour in each row, or several.
+    let colours = |row: &Vec<Held>| {
+        let segments = row.iter().filter(|held| matches!(held, Held::Segment(_)));
+        segments.map(|held| format!("{held:?}")).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert!(pure.sample.iter().all(|row| colours(row) <= 1));
+    assert!(mixed.sample.iter().any(|row| colours(row) > 1));
+    let page = on_flash.to_html();
+    assert!(page.contains("What lies together in a flash block"), "the page has the picture");
+    assert!(on_flash.to_text().contains("segments in each"));
 }
 
 /// Policies of the paper: what a segment is, and which target has which.

@@ -19,7 +19,7 @@ use crate::format::{
     Addr, Dentry, HEADS, Inode, Layout, NatEntry, Nid, NodeKind, NodePage, Owner, Pack,
     SegmentEntry, Slots, Superblock, Tree,
 };
-use crate::medium::Medium;
+use crate::medium::{Medium, sector_of};
 use crate::mount;
 use flashlane_rt::Cx;
 use std::cell::Cell;
@@ -148,6 +148,33 @@ pub(crate) struct Model<'a> {
 /// There is none, or the medium can't be read.
 pub async fn check(cx: &Cx, medium: &Medium) -> Result<Report> {
     Ok(Model::look(cx, medium).await?.report)
+}
+
+/// A page of the log that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedPage {
+    pub segment: u32,
+    /// In its segment.
+    pub page: u32,
+    /// The first of its sectors where the file system is on a block device.
+    pub sector: u64,
+    /// The file whose content or node it is.
+    pub file: Nid,
+}
+
+/// As [`check`], with the areas of the file system and all pages that a checkpoint names, in their order.
+///
+/// # Errors
+/// As [`check`].
+pub async fn check_pages(cx: &Cx, medium: &Medium) -> Result<(Report, Layout, Vec<UsedPage>)> {
+    let model = Model::look(cx, medium).await?;
+    let used = model.owners.iter().map(|(addr, owner)| {
+        let (segment, page) = model.layout.segment_of(*addr);
+        let file = model.nodes.get(&owner.nid).map_or(owner.nid, |found| found.ino);
+        UsedPage { segment, page, sector: sector_of(&model.layout, *addr), file }
+    });
+    let used = used.collect();
+    Ok((model.report, model.layout, used))
 }
 
 fn is_dir(mode: u16) -> bool {

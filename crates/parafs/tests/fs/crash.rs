@@ -3,9 +3,12 @@
 //! Owns: how much of it every test run does. Promises: at least so many cuts; a failing seed prints the
 //! command that replays it. Never: knows what may be found.
 
-use flashlane_testkit::files::{FILES, Files, SEEN, seeds};
+use flashlane_parafs::Policy;
+use flashlane_testkit::devices::Size;
+use flashlane_testkit::files::{FILES, Files, SEEN, Way, seeds};
 use flashlane_testkit::torture::{Nobody, replay, torture};
-use flashlane_testkit::{How, Plan, Seeds, Tally};
+use flashlane_testkit::{How, Plan, Seeds, Subject, Tally};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds of a file system, each in its turn of ways to place cuts; what that was.
@@ -22,7 +25,7 @@ fn tortured(files: &Files, range: std::ops::Range<u64>) -> Tally {
 
 #[test]
 fn what_was_durable_is_there_behind_a_cut() {
-    let tally = tortured(&FILES[0], seeds(236..264));
+    let tally = tortured(&FILES[0].of(Way::Parts), seeds(236..264));
     // A run of one seed need not have each.
     let seen = |of: &AtomicU64, least| of.load(Ordering::Relaxed) > least;
     assert!(tally.seeds < 28 || tally.cuts > 500, "{tally:?}");
@@ -31,11 +34,36 @@ fn what_was_durable_is_there_behind_a_cut() {
 
 #[test]
 fn flash_that_fails_keeps_what_was_durable() {
-    let tally = tortured(&FILES[1], seeds(0..12));
+    let tally = tortured(&FILES[1].of(Way::Parts), seeds(0..12));
     assert!(tally.seeds < 12 || tally.cuts > 200 && tally.faults > 1000, "{tally:?}");
     // Media that lost too much show nothing: most have not.
     let lost = SEEN.lost.load(Ordering::Relaxed);
     assert!(lost * 10 < tally.lives, "{lost} of {} lives", tally.lives);
+}
+
+/// Each policy by itself: those of flash, and those of memory or a block SSD.
+#[test]
+fn every_policy_keeps_what_was_durable() {
+    for way in Way::all() {
+        let tally = tortured(&FILES[0].of(way), seeds(0..6));
+        println!("{}: {tally:?}", way.word());
+        assert!(tally.seeds < 6 || tally.cuts > 50, "{}: {tally:?}", way.word());
+    }
+}
+
+/// Where nobody names one the seed draws it: a few seeds have all.
+#[test]
+fn seeds_draw_every_policy() {
+    let drawn: BTreeSet<String> = (0..64).map(|s| FILES[0].flags(s)).collect();
+    assert_eq!(drawn.len(), Way::all().count(), "{drawn:?}");
+    // F2FS is on a block SSD with some, and never on bare flash.
+    let on = |seed| FILES[0].of(Way::Policy(Policy::F2fs)).begin(seed, Size::Tight).describe();
+    let on: Vec<String> = (0..8).map(on).collect();
+    let ssds = on.iter().filter(|on| on.to_lowercase().contains("pftl")).count();
+    let memory = on.iter().filter(|on| on.starts_with("memory of")).count();
+    assert!(ssds > 0 && memory > 0 && ssds + memory == 8, "{on:#?}");
+    let named = FILES[1].of(Way::Policy(Policy::F2fsSb)).flags(7);
+    assert_eq!(named, "--target parafs-faults --policy f2fs-sb");
 }
 
 /// Lives that failed once, each for a reason of its own: as long as nobody changes what a seed draws they
@@ -58,7 +86,9 @@ fn what_failed_once_is_good() {
     ];
     for (files, seed, effort, lives) in once {
         let plan = Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() };
-        let outcome = replay(&[files], seed, &plan, &Nobody);
+        // As they were when nothing else was drawn.
+        let files = files.of(Way::Parts);
+        let outcome = replay(&[&files], seed, &plan, &Nobody);
         let whys: Vec<&str> = outcome.failures.iter().map(|f| f.what.as_str()).collect();
         assert!(whys.is_empty(), "{whys:?}");
         assert_eq!(outcome.tally.lives, lives, "{} {seed}", files.name);

@@ -7,11 +7,11 @@
 use super::actor::{Actor, look};
 use super::known::Known;
 use super::small;
-use super::world::{Store, Trouble, make_on, problems};
+use super::world::{Booted, Store, Trouble, Units, make_of, problems};
 use crate::devices::{Size, one_of};
-use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject};
+use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject, quoted};
 use flashlane_base::{Ns, Rng};
-use flashlane_parafs::{Allocation, Cleaners, Fs, FsError, Medium, Options, Schedule};
+use flashlane_parafs::{Allocation, Cleaners, Fs, FsError, Medium, Options, Policy, Schedule};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx};
 use std::cell::{Cell, RefCell};
@@ -31,11 +31,83 @@ const TRIES: u32 = 12;
 const GAP: u64 = 2000;
 
 /// A file system as a row of the table.
+#[derive(Clone, Copy, Debug)]
 pub struct Files {
     pub name: &'static str,
     pub share: u64,
     /// Things go wrong on the medium.
     pub faulty: bool,
+    /// What it does; without it the seed draws one.
+    pub way: Option<Way>,
+}
+
+/// Who allocates, cleans and schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// ParaFS; whether pages or blocks go over the channels, how many cleaners there are and how many
+    /// requests a PU has under way is drawn, each by itself.
+    Parts,
+    /// A policy of the ParaFS paper's comparison.
+    Policy(Policy),
+}
+
+/// The word of [`Way::Parts`]; policies have their own.
+const PARTS: &str = "parts";
+
+impl Way {
+    /// Each of them.
+    pub fn all() -> impl Iterator<Item = Way> {
+        std::iter::once(Way::Parts).chain(Policy::all().map(Way::Policy))
+    }
+
+    /// Its word, as `--policy` has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Way::Parts => PARTS,
+            Way::Policy(policy) => policy.word(),
+        }
+    }
+
+    /// Half of all seeds have parts: they are the most ways to go wrong.
+    fn draw(seed: u64) -> Way {
+        let mut rng = Rng::stream(seed, "testkit.files.policy", 0);
+        let policies: Vec<Way> = Policy::all().map(Way::Policy).collect();
+        match rng.below(2) {
+            0 => Way::Parts,
+            _ => one_of(&mut rng, &policies),
+        }
+    }
+
+    /// Whose segments and media it has.
+    fn policy(self) -> Policy {
+        match self {
+            Way::Parts => Policy::ParaFs,
+            Way::Policy(policy) => policy,
+        }
+    }
+}
+
+impl Files {
+    /// The same with one way for all seeds.
+    #[must_use]
+    pub fn of(self, way: Way) -> Files {
+        Files { way: Some(way), ..self }
+    }
+
+    fn way_of(&self, seed: u64) -> Way {
+        self.way.unwrap_or_else(|| Way::draw(seed))
+    }
+
+    /// What a policy stands on: memory or flash by the seed, where it can have both; always flash
+    /// where things go wrong on it.
+    fn store(&self, policy: Policy, seed: u64, size: Size, r: &mut Rng) -> Store {
+        let on_flash = self.faulty || r.below(2) == 0;
+        match (policy.stands_on(true), policy.stands_on(false)) {
+            (true, linear) if on_flash || !linear => Store::draw_flash(seed, size, self.faulty),
+            (false, _) if on_flash => Store::draw_block(seed, size, self.faulty, policy),
+            _ => Store::in_memory(policy, one_of(r, &[7, 12]), seed),
+        }
+    }
 }
 
 /// What mounts have found in this process, over all lives: a test that cuts nothing shows nothing here.
@@ -57,11 +129,11 @@ pub static SEEN: Seen = Seen {
     lost: AtomicU64::new(0),
 };
 
-/// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more,
-/// or on flash with the simplified FTL; with faults always on flash.
+/// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more, or on
+/// flash with the simplified FTL, and F2FS on such a device or on a block SSD; with faults always on flash.
 pub const FILES: &[Files] = &[
-    Files { name: "parafs", share: 10, faulty: false },
-    Files { name: "parafs-faults", share: 10, faulty: true },
+    Files { name: "parafs", share: 10, faulty: false, way: None },
+    Files { name: "parafs-faults", share: 10, faulty: true, way: None },
 ];
 
 impl Subject for Files {
@@ -74,16 +146,18 @@ impl Subject for Files {
     fn share(&self) -> u64 {
         self.share
     }
+    fn flags(&self, seed: u64) -> String {
+        format!("--target {} --policy {}", quoted(self.name), self.way_of(seed).word())
+    }
     fn begin(&self, seed: u64, size: Size) -> Rc<dyn Living> {
+        let way = self.way_of(seed);
+        let policy = way.policy();
         let mut rng = Rng::stream(seed, "testkit.files", 0);
         let r = &mut rng;
-        let store = match self.faulty || r.below(2) == 0 {
-            true => Store::draw_flash(seed, size, self.faulty),
-            false => Store::Ram(super::ram(one_of(r, &[7, 12]), seed)),
-        };
-        let page_sectors = store.page_sectors().unwrap_or(1 << r.below(2));
+        let store = self.store(policy, seed, size, r);
+        let units = store.units(policy, 1 << r.below(2));
         let pages = one_of(r, &[0, GAP, GAP, GAP]);
-        let options = Options {
+        let mut options = Options {
             dirty_pages: one_of(r, &[2, 16, 48, 1000]),
             dirty_nodes: one_of(r, &[16, 48, 48, 1000]),
             journal: one_of(r, &[1, 20, 20, 200]),
@@ -94,15 +168,22 @@ impl Subject for Files {
             commit: Ns::from_us(one_of(r, &[0, 1_000, 30_000_000])),
             ..small()
         };
+        if let Way::Policy(policy) = way {
+            let Options { allocation, cleaners, schedule, .. } = policy.options();
+            (options.allocation, options.cleaners) = (allocation, cleaners);
+            options.schedule.dispatch = schedule.dispatch;
+        }
+        let faulty = store.fails();
         Rc::new(Handle(Rc::new(Alive {
+            way,
             store,
-            page_sectors,
-            gap: pages * u64::from(page_sectors) * 4096,
+            units,
+            gap: pages * u64::from(units.page) * 4096,
             contents: r.below(10),
             names: one_of(r, &[8, 8, 40]),
             options,
             steps: if size == Size::Tight { STEPS_TIGHT } else { STEPS },
-            faulty: self.faulty,
+            faulty,
             made: Cell::new(false),
             lost: Cell::new(false),
             known: Arc::default(),
@@ -115,13 +196,15 @@ impl Subject for Files {
 
 /// One seed's file system.
 struct Alive {
+    way: Way,
     store: Store,
-    page_sectors: u32,
+    units: Units,
     gap: u64,
     contents: u64,
     names: u64,
     options: Options,
     steps: u64,
+    /// The medium may fail for good.
     faulty: bool,
     /// It was made, for all that is known.
     made: Cell<bool>,
@@ -155,16 +238,19 @@ impl Living for Handle {
         done.requests += alive.ended.get() - before;
         match end {
             End::Left => Ok(()),
-            End::Cut | End::Stopped => alive.store.cut(at, &mut Rng::stream(span.seed, "left", 0)),
+            End::Cut => alive.store.cut(at, &mut Rng::stream(span.seed, "left", 0)),
+            End::Stopped => alive.store.off(at, &mut Rng::stream(span.seed, "left", 0)),
         }
     }
 
     fn describe(&self) -> String {
         let alive = &self.0;
         let of = format!(
-            "{}, pages of {} sectors, gap {}, {:?}",
+            "{}, policy {}, pages of {} sectors, segments of {}, gap {}, {:?}",
             alive.store.describe(),
-            alive.page_sectors,
+            alive.way.word(),
+            alive.units.page,
+            alive.units.segment,
             alive.gap,
             alive.options
         );
@@ -228,7 +314,7 @@ impl Alive {
             return Err(Trouble::Wrong(why.into()));
         }
         let make = || async {
-            let made = make_on(cx, medium.clone(), self.page_sectors).await;
+            let made = make_of(cx, medium.clone(), self.units).await;
             made.map_err(|e| Trouble::of("it can't be made", &e))
         };
         self.tried(make).await?;
@@ -251,7 +337,8 @@ impl Alive {
         if self.lost.get() {
             return Ok(End::Stopped);
         }
-        let medium = self.store.booted(&span.boot(&cx, &OracleSlot::default())).await?;
+        let booted = self.store.booted(&span.boot(&cx, &OracleSlot::default())).await?;
+        let Booted { medium, stop } = booted;
         match self.made.get() {
             false => self.make(&cx, &medium, span.first).await?,
             // The checkpoint by itself is one, whatever is behind it.
@@ -295,6 +382,10 @@ impl Alive {
         if span.last {
             let again = self.mount(&cx, &medium).await?;
             self.found(&cx, &again).await?;
+        }
+        if let Some((stop, check)) = stop {
+            stop.await?;
+            check()?;
         }
         Ok(End::Stopped)
     }

@@ -5,20 +5,22 @@
 
 use crate::aim::Aim;
 use crate::devices::{self, Size};
-use crate::harness::Boot;
+use crate::harness::{Boot, Check, Machine, MediumSlot, OracleSlot};
 use crate::moments::Moments;
 use crate::ram::{Keep, Ram};
 use crate::stacks;
-use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES};
+use crate::swarm::Boxed;
+use flashlane_base::{Geometry, Lba, Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Fs, FsError, Make, Medium, New, Options, Report, Time, check, mkfs,
+    Attributes, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time, check, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
 use std::future::Future;
+use std::rc::Rc;
 use std::sync::Arc;
 
 pub const FILE: u16 = 0o100_644;
@@ -62,7 +64,38 @@ pub enum Store {
     Ram(Arc<Ram>),
     /// Flash, and S-FTL on it.
     Flash(OnFlash),
+    /// A block SSD: flash, and an FTL of its own on it.
+    Block(OnBlocks),
 }
+
+/// A block SSD that outlives its power.
+#[derive(Clone)]
+pub struct OnBlocks {
+    machine: Rc<dyn Machine>,
+    flash: Geometry,
+    /// It may become read-only, or fail.
+    fails: bool,
+}
+
+/// A medium of a life, and what ends it cleanly where somebody has to.
+pub(crate) struct Booted {
+    pub(crate) medium: Medium,
+    pub(crate) stop: Option<(Boxed<'static, Result<(), String>>, Check)>,
+}
+
+/// Units of a log on a medium that leaves that to the file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Units {
+    /// Sectors of a page.
+    pub(crate) page: u32,
+    /// Pages of a segment.
+    pub(crate) segment: u32,
+}
+
+/// Pages of a segment in memory.
+const SEGMENT_PAGES: u32 = 32;
+/// Pages that a segment must have.
+const SEGMENT_LEAST: u64 = 8;
 
 /// Flash that outlives its power.
 #[derive(Clone)]
@@ -115,16 +148,49 @@ impl Store {
         panic!("seed {seed} has no file system: {why}");
     }
 
+    /// A block SSD of any shape with room for a file system of this policy, as small as it can be:
+    /// capacitors or none, any victims and maps.
+    ///
+    /// # Panics
+    /// Many devices that were drawn in a row have no room for one.
+    pub(crate) fn draw_block(seed: u64, size: Size, faulty: bool, policy: Policy) -> Store {
+        let mut why = String::new();
+        for other in 0..DRAWS {
+            match OnBlocks::draw(seed ^ other << 56, size, faulty, policy) {
+                Ok(blocks) => return Store::Block(blocks),
+                Err(refusal) => why = refusal,
+            }
+        }
+        panic!("seed {seed} has no block SSD with a file system: {why}");
+    }
+
     fn config() -> SftlConfig {
         // So few segments have as large areas as many.
         SftlConfig { meta_percent: 25, ..SftlConfig::default() }
     }
 
-    /// Sectors of a page, where the medium says it.
-    pub(crate) fn page_sectors(&self) -> Option<u32> {
+    /// Memory of so many MiB for segments of the usual size, and more for larger ones.
+    pub(crate) fn in_memory(policy: Policy, mib: u64, seed: u64) -> Store {
+        Store::Ram(ram(mib * u64::from(in_memory(policy) / SEGMENT_PAGES), seed))
+    }
+
+    /// The units of a log of a policy, with pages of so many sectors where nothing speaks against it.
+    pub(crate) fn units(&self, policy: Policy, page: u32) -> Units {
         match self {
-            Store::Ram(_) => None,
-            Store::Flash(flash) => Some(flash.spec.geometry.ws_min),
+            Store::Ram(_) => Units { page, segment: in_memory(policy) },
+            Store::Flash(flash) => {
+                Units { page: flash.spec.geometry.ws_min, segment: SEGMENT_PAGES }
+            }
+            Store::Block(blocks) => units_on(policy, &blocks.flash, page),
+        }
+    }
+
+    /// It may become read-only by what is drawn for it.
+    pub(crate) fn fails(&self) -> bool {
+        match self {
+            Store::Ram(_) => false,
+            Store::Flash(flash) => flash.faulty,
+            Store::Block(blocks) => blocks.fails,
         }
     }
 
@@ -136,6 +202,7 @@ impl Store {
                 let sftl = Sftl::create(cx, flash.ssd.clone(), Store::config()).await;
                 Medium::from(sftl.expect("it is large enough"))
             }
+            Store::Block(blocks) => blocks.quiet(cx).await.expect("it is large enough").medium,
         }
     }
 
@@ -147,15 +214,25 @@ impl Store {
                 let sftl = Sftl::mount(cx, flash.ssd.clone(), Store::config()).await;
                 Medium::from(sftl.expect("it is mounted"))
             }
+            Store::Block(blocks) => blocks.quiet(cx).await.expect("it is mounted").medium,
         }
     }
 
     /// The same, with whoever looks on in this life.
-    pub(crate) async fn booted(&self, boot: &Boot) -> Result<Medium, Trouble> {
+    pub(crate) async fn booted(&self, boot: &Boot) -> Result<Booted, Trouble> {
+        let noted = |device: Arc<dyn BlockDev>| {
+            let (moments, aim) = (boot.moments.clone(), boot.aim.clone());
+            Medium::Linear(Arc::new(Noted { device, moments, aim }))
+        };
         match self {
-            Store::Ram(ram) => {
-                let (moments, aim) = (boot.moments.clone(), boot.aim.clone());
-                Ok(Medium::Linear(Arc::new(Noted { ram: ram.clone(), moments, aim })))
+            Store::Ram(ram) => Ok(Booted { medium: noted(ram.clone()), stop: None }),
+            Store::Block(blocks) => {
+                let up = blocks.machine.clone().up(boot.clone()).await.map_err(|why| {
+                    let why = format!("the block SSD is not mounted: {why}");
+                    if blocks.fails { Trouble::Medium(why) } else { Trouble::Wrong(why) }
+                })?;
+                let stop = Some((up.stop, up.check_stopped));
+                Ok(Booted { medium: noted(up.dev), stop })
             }
             Store::Flash(OnFlash { ssd, faulty, .. }) => {
                 let device = stacks::watched(ssd.clone(), ssd, *faulty, boot);
@@ -165,7 +242,7 @@ impl Store {
                     // Where sectors are lost for good it says so.
                     if *faulty { Trouble::Medium(why) } else { Trouble::Wrong(why) }
                 })?;
-                Ok(Medium::from(sftl))
+                Ok(Booted { medium: Medium::from(sftl), stop: None })
             }
         }
     }
@@ -187,6 +264,21 @@ impl Store {
                 ssd.power_cut(at, PowerOn::ClockRestarts);
                 stacks::no_violations(ssd)
             }
+            Store::Block(blocks) => {
+                blocks.machine.cut(at, rng.below(u64::MAX));
+                Ok(())
+            }
+        }
+    }
+
+    /// The power goes behind the end of a life that nobody cut.
+    pub(crate) fn off(&self, at: Ns, rng: &mut Rng) -> Result<(), String> {
+        match self {
+            Store::Block(blocks) => {
+                blocks.machine.off(at);
+                Ok(())
+            }
+            _ => self.cut(at, rng),
         }
     }
 
@@ -200,7 +292,74 @@ impl Store {
                 };
                 devices::describe(spec, options) + &faults
             }
+            Store::Block(blocks) => blocks.machine.describe(),
         }
+    }
+}
+
+/// Pages of a segment in memory: a super block is of two.
+fn in_memory(policy: Policy) -> u32 {
+    if policy == Policy::F2fsSb { 2 * SEGMENT_PAGES } else { SEGMENT_PAGES }
+}
+
+/// Segments as large as a policy wants them over flash of this shape; pages of one sector where they would
+/// have too few otherwise.
+fn units_on(policy: Policy, flash: &Geometry, page: u32) -> Units {
+    let Some(sectors) = policy.segment_sectors(flash) else {
+        return Units { page, segment: SEGMENT_PAGES };
+    };
+    let page = if sectors / u64::from(page) < SEGMENT_LEAST { 1 } else { page };
+    Units { page, segment: (sectors / u64::from(page)) as u32 }
+}
+
+impl OnBlocks {
+    fn draw(seed: u64, size: Size, faulty: bool, policy: Policy) -> Result<OnBlocks, String> {
+        let mut chunks = 0;
+        loop {
+            let (machine, flash) = stacks::block_ssd(seed, size, faulty, chunks);
+            let blocks = OnBlocks { machine, flash, fails: faulty };
+            match blocks.settle(seed, policy)? {
+                Some(may_give_up) => {
+                    // An empty one: the first life makes it.
+                    let (machine, flash) = stacks::block_ssd(seed, size, faulty, chunks);
+                    return Ok(OnBlocks { machine, flash, fails: faulty || may_give_up });
+                }
+                None if flash.chunks_per_pu > CHUNKS_MAX => return Err("it is too small".into()),
+                None => chunks = flash.chunks_per_pu + flash.chunks_per_pu / 2,
+            }
+        }
+    }
+
+    /// Whether it may give up, where it has room for a file system with either size of pages.
+    fn settle(&self, seed: u64, policy: Policy) -> Result<Option<bool>, String> {
+        let clock = Virtual::new(1, seed, CostTable::zero());
+        let (cx, machine, flash) = (clock.cx(), self.machine.clone(), self.flash);
+        let tried = clock.run(async move {
+            let up = machine.up(quiet(&cx)).await?;
+            let capacity = up.dev.info().capacity;
+            let fits = [1, 2].into_iter().all(|page| {
+                let units = units_on(policy, &flash, page);
+                Layout::plan_linear(capacity, units.page, units.segment).is_ok()
+            });
+            Ok(fits.then_some(up.may_give_up))
+        });
+        tried.map_err(|stalled| stalled.to_string())?
+    }
+
+    async fn quiet(&self, cx: &Cx) -> Result<Booted, String> {
+        let up = self.machine.clone().up(quiet(cx)).await?;
+        Ok(Booted { medium: Medium::Linear(up.dev), stop: Some((up.stop, up.check_stopped)) })
+    }
+}
+
+/// Nobody looks on.
+fn quiet(cx: &Cx) -> Boot {
+    Boot {
+        cx: cx.clone(),
+        oracle: OracleSlot::default(),
+        moments: None,
+        aim: None,
+        medium: MediumSlot::default(),
     }
 }
 
@@ -248,7 +407,7 @@ impl OnFlash {
 
 /// Says when requests begin and end.
 struct Noted {
-    ram: Arc<Ram>,
+    device: Arc<dyn BlockDev>,
     moments: Option<Moments>,
     aim: Option<Arc<Aim>>,
 }
@@ -262,22 +421,22 @@ impl Noted {
 
 impl BlockDev for Noted {
     fn info(&self) -> &BlockInfo {
-        self.ram.info()
+        self.device.info()
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         Started::later(async move {
             let (op, fua) = (io.op, io.fua);
             self.note(cx, op, fua, false);
-            let done = self.ram.start(cx, io).await;
+            let done = self.device.start(cx, io).await;
             self.note(cx, op, fua, true);
             done
         })
     }
     fn expect(&self, op: BlockOp, lba: Lba) {
-        self.ram.expect(op, lba);
+        self.device.expect(op, lba);
     }
     fn extent(&self, lba: Lba, most: u64) -> Extent {
-        self.ram.extent(lba, most)
+        self.device.extent(lba, most)
     }
 }
 
@@ -292,7 +451,11 @@ pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
 /// # Errors
 /// It is too small, or did not take it.
 pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
-    let layout = medium.plan(page_sectors, 32).map_err(|_| FsError::NoSpace)?;
+    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }).await
+}
+
+pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
+    let layout = medium.plan(units.page, units.segment).map_err(|_| FsError::NoSpace)?;
     mkfs(cx, medium, layout, &Make::default(), now(cx)).await
 }
 

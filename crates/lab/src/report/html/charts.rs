@@ -7,6 +7,7 @@
 use super::svg::{
     Axis, Kind, Size, apart, area, axes, c, cut, escape, open, text, text_at, x_axis,
 };
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 pub(super) struct Line {
@@ -203,20 +204,29 @@ pub(super) fn level(share: u16, top: u16) -> usize {
 /// Cells of a heat map in a square of one unit per cell, to be stretched over a frame: one path per
 /// level up to `top`, runs of equal cells of a row as one.
 pub(super) fn cells(rows: &[Vec<u16>], top: u16) -> String {
-    let mut paths = vec![String::new(); LEVELS + 1];
+    let class = |share| match level(share, top) {
+        0 => None,
+        l => Some(format!("h{l}")),
+    };
+    cells_of(rows, class)
+}
+
+/// Cells in a square of one unit per cell: one path per class, runs of equal cells of a row as one; what has no
+/// class is not drawn.
+pub(super) fn cells_of<T: Copy>(rows: &[Vec<T>], class: impl Fn(T) -> Option<String>) -> String {
+    let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for (y, row) in rows.iter().enumerate() {
+        let classes: Vec<Option<String>> = row.iter().map(|cell| class(*cell)).collect();
         let mut x = 0;
-        while x < row.len() {
-            let l = level(row[x], top);
-            let run = row[x..].iter().take_while(|p| level(**p, top) == l).count();
-            if l > 0 {
-                let _ = write!(paths[l], "M{x} {y}h{run}v1h-{run}z");
+        for run in classes.chunk_by(|a, b| a == b) {
+            if let Some(class) = &run[0] {
+                let d = paths.entry(class.clone()).or_default();
+                let _ = write!(d, "M{x} {y}h{0}v1h-{0}z", run.len());
             }
-            x += run;
+            x += run.len();
         }
     }
-    let drawn = paths.iter().enumerate().filter(|(_, d)| !d.is_empty());
-    drawn.map(|(l, d)| format!("<path class=\"h{l}\" d=\"{d}\"/>")).collect()
+    paths.iter().map(|(class, d)| format!("<path class=\"{class}\" d=\"{d}\"/>")).collect()
 }
 
 /// A heat map of `rows` × `columns` cells that were drawn before under `id`, over a share of the

@@ -83,6 +83,7 @@ pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
     figures.extend(super::causes::amplification(report));
     figures.extend(super::slc::figure(report));
     figures.extend(super::ghosts::figure(report));
+    figures.extend(super::together::figure(report));
     figures.push(super::parts::erases(report));
     figures.extend(super::parts::occupancy(report, part));
     figures.extend(room(report));

@@ -5,7 +5,7 @@
 //! text alternative and a table; the same report gives the same bytes, whatever time it took.
 //! Never: computes a number.
 //!
-//! [`figures`], [`causes`], [`slc`], [`ghosts`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
+//! [`figures`], [`causes`], [`slc`], [`ghosts`], [`together`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
 //! [`page`] the text around them.
 
 mod causes;
@@ -17,6 +17,7 @@ mod page;
 mod parts;
 mod slc;
 pub(crate) mod svg;
+mod together;
 
 use super::numbers::Report;
 use std::fmt::Write;

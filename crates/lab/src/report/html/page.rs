@@ -264,7 +264,10 @@ pub(super) fn files(report: &Report) -> String {
         rows
     };
     let calls = files::calls(report).map(|rows| table(named(rows)));
-    let more = [files::done(report), files::traffic(report)].into_iter().flatten().map(table);
+    let more = [files::done(report), files::traffic(report), files::together(report)]
+        .into_iter()
+        .flatten()
+        .map(table);
     match calls.into_iter().chain(more).collect::<String>() {
         none if none.is_empty() => none,
         tables => format!("<section>\n<h2>Files</h2>\n{tables}</section>\n"),

@@ -1,10 +1,13 @@
 //! The policies of the ParaFS paper's comparison, on one core.
 //!
-//! Owns: [`Policy`]: its words, what each means for the core. Promises: policies differ in nothing
-//! but what their line in [`Policy::of`] says. Never: places or cleans anything.
+//! Owns: [`Policy`]: its words, the media that each stands on, what each means for the core.
+//! Promises: policies differ in nothing but what their line in [`Policy::options`] says, and in the
+//! size of a segment. Never: places or cleans anything.
 
+use crate::channels::{Dispatch, Schedule};
+use crate::fs::{Cleaners, Options};
+use crate::segments::Allocation;
 use flashlane_base::{Geometry, Ns};
-use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Schedule};
 
 /// Who allocates, cleans and schedules, and in which units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,20 +48,31 @@ const F2FS_IDLE: Ns = Ns::from_secs(30);
 
 impl Policy {
     /// Its words, where a target gives flash blocks, or sectors.
-    pub(super) fn words(on_flash: bool) -> &'static [(&'static str, Policy)] {
+    pub fn words(on_flash: bool) -> &'static [(&'static str, Policy)] {
         match on_flash {
             true => &ON_FLASH,
             false => &ON_SECTORS,
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         let mut all = ON_FLASH.iter().chain(&ON_SECTORS);
         all.find(|(_, policy)| *policy == self).map_or("", |(word, _)| word)
     }
 
+    /// Each once.
+    pub fn all() -> impl Iterator<Item = Policy> {
+        let sectors = ON_SECTORS.iter().filter(|both| !ON_FLASH.contains(both));
+        ON_FLASH.iter().chain(sectors).map(|(_, policy)| *policy)
+    }
+
+    /// Whether a target that gives flash blocks, or one that gives sectors, can have it.
+    pub fn stands_on(self, flash: bool) -> bool {
+        Policy::words(flash).iter().any(|(_, policy)| *policy == self)
+    }
+
     /// What the core does by it, where no key says another thing.
-    pub(super) fn options(self) -> Options {
+    pub fn options(self) -> Options {
         let of = |allocation, cleaners, dispatch| Options {
             allocation,
             cleaners,
@@ -80,7 +94,7 @@ impl Policy {
 
     /// Sectors of a segment on a block device over flash of this shape; nothing where the policy
     /// knows nothing of it.
-    pub(super) fn segment_sectors(self, flash: &Geometry) -> Option<u64> {
+    pub fn segment_sectors(self, flash: &Geometry) -> Option<u64> {
         let block = u64::from(flash.pages_per_block) * u64::from(flash.sectors_per_page);
         let block = block * u64::from(flash.planes);
         match self {
