@@ -360,9 +360,13 @@ mod tests {
 
     /// Four channels of one PU and 100 segments.
     fn channels(how: Schedule) -> Arc<Channels> {
+        sized(how, 100)
+    }
+
+    fn sized(how: Schedule, region_segments: u32) -> Arc<Channels> {
         let layout = Layout::plan(Shape {
             regions: 4,
-            region_segments: 100,
+            region_segments,
             segment_pages: 16,
             page_sectors: 1,
             meta_sectors: 1 << 20,
@@ -502,6 +506,22 @@ mod tests {
         assert_eq!(fifo.loads(), None);
     }
 
+    /// A head gets ten segments at a time, with those of its heat that have nothing left, where that
+    /// leaves what cleaners want: they would take them back at once, and again.
+    #[test]
+    fn heads_leave_what_cleaners_would_take_back() {
+        let all = sized(Schedule::default(), 1_000);
+        let segments = Segments::new(all.layout, all.clone());
+        let (free, many) = (segments.free(), 4 * all.layout.assigned());
+        assert!(many == 40 && free > 1_000);
+        let gets = |for_checkpoint, keep| {
+            segments.choose(1, Heat::WarmData, for_checkpoint, keep).len() as u32
+        };
+        assert_eq!((gets(false, 0), gets(false, free - many)), (many, many));
+        assert_eq!((gets(false, free - many + 1), gets(false, free + 1)), (1, 1));
+        assert_eq!(gets(true, 0), 1);
+    }
+
     #[test]
     fn a_page_goes_to_the_channel_with_least_to_do() {
         let places = |dispatch: Dispatch| {
@@ -509,7 +529,7 @@ mod tests {
             let all = channels(how);
             let mut segments = Segments::new(all.layout, all.clone());
             let heat = Heat::WarmData;
-            let chosen = segments.choose(0, heat, false);
+            let chosen = segments.choose(0, heat, false, 0);
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             (0..16).for_each(|_| drop(all.queue(Kind::Read, 0)));

@@ -116,6 +116,19 @@ impl State {
         self.free_low() + self.per_region(WON_AT_ONCE)
     }
 
+    /// Free segments that cleaners want.
+    fn free_wanted_by(&self, cleaners: Cleaners) -> u32 {
+        match cleaners {
+            Cleaners::One => self.free_min() + 2,
+            Cleaners::PerRegion => self.free_wanted() + 2,
+        }
+    }
+
+    /// With fewer free segments cleaners take back what heads have and have not begun.
+    pub(crate) fn takes_back_below(&self, cleaners: Cleaners) -> u32 {
+        self.free_wanted_by(cleaners) / 2
+    }
+
     /// So many segments of each region, as far as files leave them.
     fn per_region(&self, segments: u32) -> u32 {
         (segments * self.layout.shape.regions).min(self.reserve() / 4)
@@ -318,10 +331,11 @@ impl Fs {
         let one = self.options.cleaners == Cleaners::One;
         let mut before = None;
         loop {
-            let (free, wanted, empty, trims) = {
+            let (free, wanted, low, empty, trims) = {
                 let s = self.lock();
-                let wanted = if one { s.free_min() + 2 } else { s.free_wanted() + 2 };
-                (s.segments.free(), wanted, s.segments.empty(), s.trims)
+                let by = self.options.cleaners;
+                let (wanted, low) = (s.free_wanted_by(by), s.takes_back_below(by));
+                (s.segments.free(), wanted, low, s.segments.empty(), s.trims)
             };
             if free >= wanted {
                 return Ok(());
@@ -332,7 +346,7 @@ impl Fs {
                 continue;
             }
             // Segments that heads have and have not begun.
-            if free < wanted / 2 && self.lock().segments.take_back() > 0 {
+            if free < low && self.lock().segments.take_back() > 0 {
                 continue;
             }
             // Each time round something must be won, if only a few pages that heads have more.

@@ -369,7 +369,7 @@ impl Fs {
             return Ok(()); // there may be some now
         }
         let Some(Promised { chosen, number, sector }) = self.promise(region, heat)? else {
-            let none = self.lock().choose(region, heat).is_empty();
+            let none = self.lock().choose(region, heat, self.options.cleaners).is_empty();
             return match none {
                 true => Ok(()),
                 false => Box::pin(self.checkpoint(cx)).await,
@@ -393,7 +393,7 @@ impl Fs {
     /// the window is full.
     fn promise(&self, region: u32, heat: Heat) -> Result<Option<Promised>> {
         let mut s = self.lock();
-        let chosen = s.choose(region, heat);
+        let chosen = s.choose(region, heat, self.options.cleaners);
         if chosen.is_empty() {
             return Ok(None);
         }
@@ -428,9 +428,9 @@ impl Fs {
 
 impl State {
     /// Free segments that a head gets next.
-    fn choose(&self, region: u32, heat: Heat) -> Vec<(u32, u32)> {
+    fn choose(&self, region: u32, heat: Heat, cleaners: Cleaners) -> Vec<(u32, u32)> {
         let for_checkpoint = self.has_checkpointer && !mutant!("parafs.checkpoint-takes-many");
-        self.segments.choose(region, heat, for_checkpoint)
+        self.segments.choose(region, heat, for_checkpoint, self.takes_back_below(cleaners))
     }
 }
 

@@ -538,21 +538,29 @@ impl Segments {
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
     /// have nothing left: (segment, region). Where few are left, or for a checkpoint, it is one for that
-    /// head: what one head does not need another one may.
-    pub(crate) fn choose(&self, region: u32, heat: Heat, for_checkpoint: bool) -> Vec<(u32, u32)> {
-        let mut chosen = Vec::new();
+    /// head: what one head does not need another one may. So it is where fewer than `keep` were left behind
+    /// that: a cleaner would take them back, and nobody would get anywhere.
+    pub(crate) fn choose(
+        &self,
+        region: u32,
+        heat: Heat,
+        for_checkpoint: bool,
+        keep: u32,
+    ) -> Vec<(u32, u32)> {
         let regions = self.layout.shape.regions;
-        let few = for_checkpoint || self.free() < 4 * regions.max(4);
-        let most = if few { 1 } else { self.layout.assigned() };
-        for other in 0..regions {
-            let is_empty = self.head_has(&self.heads[self.head(other, heat)]) == 0;
-            if other == region || is_empty && !few {
-                let free = self.free[other as usize].iter();
-                let some = free.take(most as usize);
-                chosen.extend(some.map(|segment| (*segment, other)));
-            }
+        let take = |few: bool| -> Vec<(u32, u32)> {
+            let most = if few { 1 } else { self.layout.assigned() };
+            let is_empty = |other| self.head_has(&self.heads[self.head(other, heat)]) == 0;
+            let whose = (0..regions).filter(|other| *other == region || !few && is_empty(*other));
+            let of = |other: u32| self.free[other as usize].iter().map(move |s| (*s, other));
+            whose.flat_map(|other| of(other).take(most as usize)).collect()
+        };
+        let many = take(for_checkpoint || self.free() < 4 * regions.max(4));
+        let left = self.free() - many.len() as u32;
+        match left < keep && !mutant!("parafs.heads-take-what-cleaners-want") {
+            true => take(true),
+            false => many,
         }
-        chosen
     }
 
     /// They are for heads, and not theirs yet: nothing names them on the medium.
