@@ -13,6 +13,14 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 release=${CARGO_TARGET_DIR:-$root/target}/release
 flashlane=${FLASHLANE:-$release/flashlane}
 b7=${B7:-$release/examples/b7}
+passthrough=${PASSTHROUGH:-}
+for name in flashlane b7 passthrough; do
+    eval "path=\$$name"
+    case $path in /* | '') ;; *) eval "$name=\$PWD/\$path" ;; esac
+done
+for tool in "$flashlane" "$b7" fusermount3; do
+    command -v "$tool" >/dev/null 2>&1 || { echo "mount: there is no $tool" >&2; exit 1; }
+done
 rounds=${1:-3}
 dir=$(mktemp -d /dev/shm/flashlane-mount.XXXXXX)
 pids=
@@ -31,7 +39,6 @@ cd "$dir"
 # A passthrough holds each file that the kernel knows.
 ulimit -n "$(ulimit -H -n)"
 
-passthrough=${PASSTHROUGH:-}
 if [ -z "$passthrough" ]; then
     source=/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c
     [ -f "$source" ] || { echo "mount: no $source: install libfuse3-dev, or set PASSTHROUGH" >&2; exit 1; }

@@ -31,7 +31,8 @@ dirty=67108864
 # kernel PERSONALITY FILES THREADS LOOPS OPTIONS: calls, bytes of users, KiB written, KiB trimmed before and at the
 # unmount, commands of that, into the file `row`.
 kernel() {
-    rm -f my.img
+    rm -f my.img ready disk.sock
+    : >ready
     "$bin" drive create my.img --preset parafs --set geometry.channels=8 --set geometry.chunks_per_pu=64 >out &&
         "$bin" lnvm create my.img -n db -t pftl >out || exit 2
     "$bin" serve my.img --vhost-user disk.sock --null-latency >ready 2>said </dev/null &
@@ -40,12 +41,20 @@ kernel() {
         grep -q ^ready ready && break
         sleep 0.1
     done
+    grep -q ^ready ready || {
+        echo "FAIL  the server is not ready: $(cat said)"
+        exit 1
+    }
     cat >init <<END
 #!/bin/sh
 PATH=$PATH
 mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /run; mount -t devtmpfs d /dev 2>/dev/null
 mkdir /run/m
-mkfs.f2fs -f -q /dev/vda && mount -t f2fs -o discard,noatime$5 /dev/vda /run/m || echo "no F2FS"
+mkfs.f2fs -f -q /dev/vda && mount -t f2fs -o discard,noatime$5 /dev/vda /run/m || {
+    echo "no F2FS"
+    echo o >/proc/sysrq-trigger
+    sleep 5
+}
 echo $dirty >/proc/sys/vm/dirty_bytes; echo $((dirty / 2)) >/proc/sys/vm/dirty_background_bytes
 mkdir /run/m/w
 "$bin" filebench $1 /run/m/w --files $2 --threads $3 --prepare-only; sync

@@ -379,13 +379,14 @@ impl Stack {
         matches!(self.layers.target().clone().above(), Seam::Segments(_))
     }
 
-    /// Where the newest content of a sector lies, as far as its target says; nothing where there are too many
-    /// to look at each.
+    /// Where the newest content of a sector lies, as far as its target says.
     pub(crate) fn locate(&self, lba: u64) -> Option<Location> {
-        match self.raw_sectors > VALID_SECTORS_MAX {
-            true => None,
-            false => self.layers.target().locate(lba),
-        }
+        self.layers.target().locate(lba)
+    }
+
+    /// There are few enough sectors to look at each.
+    pub(crate) fn may_be_looked_through(&self) -> bool {
+        self.raw_sectors <= VALID_SECTORS_MAX
     }
 
     /// Sectors of a flash block.

@@ -52,6 +52,9 @@ impl Together {
     /// Of the pages in use on a stack, with the areas of its file system; nothing of devices that are too large, or
     /// whose FTL does not say where sectors lie.
     pub(crate) fn of(layout: &Layout, pages: &[UsedPage], stack: &Stack) -> Option<Together> {
+        if !stack.may_be_looked_through() {
+            return None;
+        }
         let mut blocks: BTreeMap<(u32, u32), Vec<Used>> = BTreeMap::new();
         let sectors = layout.shape.page_sectors;
         if stack.is_in_order() {

@@ -3,8 +3,8 @@
 //! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
 //! reads it ([`Calls`]) and does it at once, if nothing lacks. Else a port brings it to the core that
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
-//! permissions are the kernel's business, but for set-user and set-group bits, which go here with a
-//! write; an unmount has everything that the kernel kept. Never:
+//! permissions are the kernel's business, but for set-user and set-group bits, which go here with what
+//! a file holds or whose it is; an unmount has everything that the kernel kept. Never:
 //! waits on a thread that reads, or reads a clock of its own.
 
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
@@ -434,8 +434,8 @@ fn new(req: &Request, mode: u32) -> New {
     New { mode: mode as u16, uid: req.uid(), gid: req.gid(), ..New::default() }
 }
 
-/// Who keeps set-user and set-group bits of a file that they change: the protocol says it of
-/// a write, and of nothing else.
+/// Who keeps set-user and set-group bits of a file that they cut or allocate for. The protocol says it
+/// (`FATTR_KILL_SUIDGID`), and `fuser` hands that on for a write only.
 fn is_privileged(req: &Request) -> bool {
     req.uid() == 0
 }

@@ -108,7 +108,7 @@ impl FileSystem {
             let whole = page.get() % SECTOR_BYTES as u64 == 0 && sectors.is_power_of_two();
             match whole && sectors <= PAGE_MOST {
                 true => fs.page_sectors = sectors as u32,
-                false => s.complain("page", "`page` must be 4, 8, 16, 32 or 64KiB"),
+                false => s.complain("page", "`page` must be 4, 8 or 16KiB"),
             }
             // A segment is as large with pages of any size.
             fs.segment_pages = SEGMENT_PAGES * PAGE_SECTORS / fs.page_sectors;
@@ -161,8 +161,8 @@ impl FileSystem {
 
 /// Longer times than this are never.
 const TIME_MAX: Ns = Ns::from_secs(86_400);
-/// Sectors of a page: nobody programs more at once.
-const PAGE_MOST: u64 = 16;
+/// Sectors of a page: of larger ones the small blocks of the figures have too few.
+const PAGE_MOST: u64 = 4;
 /// Requests of a channel that are under way: no device has more at a time.
 const WINDOW_MOST: u64 = 65_536;
 const WEIGHT_MOST: u64 = 1_000_000;

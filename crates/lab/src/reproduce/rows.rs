@@ -340,9 +340,11 @@ impl RowSpec {
     /// The value, or the mean of those at each place on the axis that it is taken over.
     fn estimate(&self, of: &Here, points: &Points) -> Option<Estimate> {
         let Some(axis) = &self.over else { return of.value(points).map(|v| estimate(&[v])) };
-        let first = of.selectors().first().map(|of| points.values_of(axis, of)).unwrap_or_default();
+        // One that names its place on the axis has that one only.
+        let places = of.selectors().into_iter().map(|of| points.values_of(axis, of));
+        let places = places.max_by_key(Vec::len).unwrap_or_default();
         let values: Option<Vec<f64>> =
-            first.iter().map(|value| of.at(axis, value).value(points)).collect();
+            places.iter().map(|value| of.at(axis, value).value(points)).collect();
         values.filter(|values| !values.is_empty()).map(|values| estimate(&values))
     }
 }
@@ -463,6 +465,9 @@ mod tests {
         let here = Here::Ratio(one_of("a x"), one_of("a x n=1"));
         let row = RowSpec { here, ..over.clone() }.rows(&two(4.0, 6.0), false).unwrap().remove(0);
         assert_eq!(row.here, Some(1.25));
+        let here = Here::Ratio(one_of("a x n=1"), one_of("a x"));
+        let row = RowSpec { here, ..over.clone() }.rows(&two(4.0, 8.0), false).unwrap().remove(0);
+        assert_eq!(row.here, Some(0.75));
         let lost = Points([two(4.0, 6.0).0, vec![Point::new("a", [("n", "3".into())])]].concat());
         assert_eq!(over.rows(&lost, false).unwrap()[0].here, None, "one is not measured");
         let says = RowSpec { over: Some("seed".into()), ..over }.rows(&lost, false).unwrap_err();

@@ -287,9 +287,9 @@ fn what_can_not_be_is_refused_with_a_remedy() {
     let warm = "[[warm_up]]\nrw = \"write\"\n";
     refused(&(SMALL.to_string() + warm), &[], &["[[warm_up]] is for block devices"]);
     refused(&on_pftl().replace("cache_pages", "cache_page"), &[], &["unknown key `cache_page`"]);
-    for page in ["4000B", "12KiB", "128KiB", "0KiB"] {
+    for page in ["4000B", "12KiB", "32KiB", "0KiB"] {
         let set = format!("target.0.parafs.page={page}");
-        refused(&on_pftl(), &[&set], &["`page` must be 4, 8, 16, 32 or 64KiB"]);
+        refused(&on_pftl(), &[&set], &["`page` must be 4, 8 or 16KiB"]);
     }
     let raw = on_pftl().replace("\"pftl\"", "\"raw\"");
     refused(&raw, &[], &["stands on a target that has a type"]);

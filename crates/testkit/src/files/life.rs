@@ -384,7 +384,11 @@ impl Alive {
             self.found(&cx, &again).await?;
         }
         if let Some((stop, check)) = stop {
-            stop.await?;
+            // A block SSD on failing flash may have become read-only.
+            match stop.await {
+                Err(_) if self.faulty => return Ok(End::Cut),
+                stopped => stopped?,
+            }
             check()?;
         }
         Ok(End::Stopped)
