@@ -857,6 +857,59 @@ fn a_repair_that_is_cut_has_kept_what_was_durable() {
     }
 }
 
+/// A file whose fsync lies in segments that only the window named, which can't be read.
+fn windowless(seed: u64) -> Arc<Ram> {
+    let device = ram(26, seed);
+    let used = device.clone();
+    run(seed, async move |cx| {
+        let medium = Medium::Linear(used.clone());
+        make_on(&cx, medium.clone(), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let ino = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.sync(&cx).await.expect("it is written");
+        // A page and a node beside the inode.
+        for (at, content) in [(BEYOND, 1), (0, 2)] {
+            fs.write(&cx, ino, at, &text(content, 300), NOW).await.expect("room");
+            fs.fsync(&cx, ino, false).await.expect("it is written");
+        }
+    });
+    let window = Image::on(contents(device.clone())).area(b"pWIN");
+    assert!(!window.is_empty());
+    let used = device.clone();
+    run(seed, async move |cx| {
+        for at in window {
+            let io = Io::write(Lba::new(at), 1, true, &[0x55; SECTOR_BYTES]);
+            used.start(&cx, io).await.expect("it is written");
+        }
+    });
+    device.power_cut(Keep::Oldest);
+    device
+}
+
+/// A place in a file that its inode does not name.
+const BEYOND: u64 = 64 << 20;
+
+#[test]
+fn a_repair_without_a_window_that_is_cut_has_kept_what_was_durable() {
+    for seed in 0..20 {
+        let times = times(&windowless(seed), seed);
+        let device = windowless(seed);
+        cut_repair(&device, seed, moment(times, Rng::stream(seed, "part", 0).below(1 << 20)));
+        run(seed, async move |cx| {
+            let medium = || Medium::Linear(device.clone());
+            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+            assert_eq!(done.after.problems, [""; 0]);
+            let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+            let ino = fs.lookup(&cx, ROOT, b"f").await.expect("it was made durable").ino;
+            for (at, content) in [(BEYOND, 1), (0, 2)] {
+                let mut found = vec![0; 300];
+                let read = fs.read(&cx, ino, at, &mut found).await;
+                assert_eq!((read, found), (Ok(300), text(content, 300)), "{seed}: at {at}");
+            }
+        });
+    }
+}
+
 /// Whoever writes a page that looks like a node gets no file by it, whatever is lost.
 #[test]
 fn a_page_of_a_file_is_no_node() {
