@@ -10,7 +10,7 @@ use super::image::{
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_parafs::{Fs, FsError, Medium, New, ROOT, Time, check, repair};
-use flashlane_rt::{CostTable, Virtual};
+use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
@@ -839,22 +839,33 @@ const SYNCED: usize = 144;
 #[test]
 fn a_repair_that_is_cut_has_kept_what_was_durable() {
     for seed in 0..40 {
-        let times = times(&synced(seed), seed);
-        let device = synced(seed);
-        cut_repair(&device, seed, moment(times, Rng::stream(seed, "part", 0).below(1 << 20)));
-        run(seed, async move |cx| {
-            let medium = || Medium::Linear(device.clone());
-            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
-            assert_eq!(done.after.problems, [""; 0]);
-            let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        repaired_twice(synced, seed, async move |cx, fs| {
             for i in 0..SYNCED {
-                let found = fs.lookup(&cx, ROOT, format!("{i}").as_bytes()).await;
+                let found = fs.lookup(cx, ROOT, format!("{i}").as_bytes()).await;
                 let ino = found.expect("it was made durable").ino;
-                let same = content(&cx, &fs, ino).await == text(i as u64, 300);
+                let same = content(cx, fs, ino).await == text(i as u64, 300);
                 assert!(same, "{seed}: file {i}");
             }
         });
     }
+}
+
+/// Cuts the repair of a device at a moment of the seed, repairs it again, and looks at what is there.
+fn repaired_twice(
+    made: impl Fn(u64) -> Arc<Ram>,
+    seed: u64,
+    look: impl AsyncFn(&Cx, &Arc<Fs>) + 'static,
+) {
+    let times = times(&made(seed), seed);
+    let device = made(seed);
+    cut_repair(&device, seed, moment(times, Rng::stream(seed, "part", 0).below(1 << 20)));
+    run(seed, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        assert_eq!(done.after.problems, [""; 0]);
+        let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        look(&cx, &fs).await;
+    });
 }
 
 /// A file whose fsync lies in segments that only the window named, which can't be read.
@@ -892,18 +903,11 @@ const BEYOND: u64 = 64 << 20;
 #[test]
 fn a_repair_without_a_window_that_is_cut_has_kept_what_was_durable() {
     for seed in 0..20 {
-        let times = times(&windowless(seed), seed);
-        let device = windowless(seed);
-        cut_repair(&device, seed, moment(times, Rng::stream(seed, "part", 0).below(1 << 20)));
-        run(seed, async move |cx| {
-            let medium = || Medium::Linear(device.clone());
-            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
-            assert_eq!(done.after.problems, [""; 0]);
-            let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
-            let ino = fs.lookup(&cx, ROOT, b"f").await.expect("it was made durable").ino;
+        repaired_twice(windowless, seed, async move |cx, fs| {
+            let ino = fs.lookup(cx, ROOT, b"f").await.expect("it was made durable").ino;
             for (at, content) in [(BEYOND, 1), (0, 2)] {
                 let mut found = vec![0; 300];
-                let read = fs.read(&cx, ino, at, &mut found).await;
+                let read = fs.read(cx, ino, at, &mut found).await;
                 assert_eq!((read, found), (Ok(300), text(content, 300)), "{seed}: at {at}");
             }
         });

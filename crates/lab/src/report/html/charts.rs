@@ -229,6 +229,17 @@ pub(super) fn cells_of<T: Copy>(rows: &[Vec<T>], class: impl Fn(T) -> Option<Str
     paths.iter().map(|(class, d)| format!("<path class=\"{class}\" d=\"{d}\"/>")).collect()
 }
 
+/// The ground of cells, a share of the width, and what brings so many rows and columns of them onto it.
+pub(super) fn ground(size: &Size, (rows, columns, share): (usize, usize, f64)) -> (String, String) {
+    let (w, h) = ((size.x1() - size.x0()) * share, size.y0() - size.y1());
+    let (x, y) = (c(size.x0()), c(size.y1()));
+    let (across, down) = (w / columns.max(1) as f64, h / rows.max(1) as f64);
+    (
+        format!("<rect class=\"h0\" x=\"{x}\" y=\"{y}\" width=\"{}\" height=\"{}\"/>", c(w), c(h)),
+        format!("transform=\"translate({x} {y}) scale({across:.5} {down:.5})\""),
+    )
+}
+
 /// A heat map of `rows` × `columns` cells that were drawn before under `id`, over a share of the
 /// axis; `groups` rows belong together and are named by `group`.
 pub(super) fn heat(
@@ -241,19 +252,8 @@ pub(super) fn heat(
 ) -> String {
     let mut s = open(size, "chart heat", alt, "");
     let (w, h) = ((size.x1() - size.x0()) * share, size.y0() - size.y1());
-    let _ = write!(
-        s,
-        "<rect class=\"h0\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\
-         <use href=\"#{id}\" transform=\"translate({} {}) scale({:.5} {:.5})\"/>",
-        c(size.x0()),
-        c(size.y1()),
-        c(w),
-        c(h),
-        c(size.x0()),
-        c(size.y1()),
-        w / columns.max(1) as f64,
-        h / rows.max(1) as f64
-    );
+    let (ground, onto) = ground(size, (rows, columns, share));
+    let _ = write!(s, "{ground}<use href=\"#{id}\" {onto}/>");
     let n = rows.div_ceil(groups.max(1));
     let each = h / n.max(1) as f64;
     // Names keep a line apart.

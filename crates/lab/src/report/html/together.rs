@@ -3,10 +3,10 @@
 //! Owns: the figure. Promises: a row for each block of the sample; sectors of one segment of the file system have one
 //! colour in a row. Never: counts.
 
-use super::charts::cells_of;
+use super::charts::{cells_of, ground};
 use super::figures::{Figure, both, panel};
 use super::page::{COLOURS, Table, legend};
-use super::svg::{Axis, Size, c, open, x_axis};
+use super::svg::{Axis, Size, open, x_axis};
 use crate::report::numbers::Report;
 use crate::together::{Held, Together};
 use crate::words::grouped;
@@ -38,8 +38,8 @@ pub(super) fn figure(report: &Report) -> Option<Figure> {
         title: "What lies together in a flash block",
         caption: "A row is a flash block at the end of the run, its sectors in the order in which they were \
                   written; a sample of the blocks that the log of the file system is in. A row of one \
-                  colour is of one segment; a row of many is what two logs, one above the other, have \
-                  mixed."
+                  colour is of one segment, or of some whose numbers differ by six; a row of many is what \
+                  two logs, one above the other, have mixed."
             .into(),
         body: key + &body,
         tables: vec![table],
@@ -54,21 +54,8 @@ fn draw(size: &Size, t: &Together, name: &str) -> String {
         100.0 * t.unused_ratio
     );
     let mut s = open(size, "chart heat", &alt, "");
-    let (w, h) = (size.x1() - size.x0(), size.y0() - size.y1());
-    let _ = write!(
-        s,
-        "<rect class=\"h0\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\
-         <g transform=\"translate({} {}) scale({:.5} {:.5})\">{}</g>",
-        c(size.x0()),
-        c(size.y1()),
-        c(w),
-        c(h),
-        c(size.x0()),
-        c(size.y1()),
-        w / columns.max(1) as f64,
-        h / t.sample.len().max(1) as f64,
-        cells_of(&t.sample, class)
-    );
+    let (ground, onto) = ground(size, (t.sample.len(), columns, 1.0));
+    let _ = write!(s, "{ground}<g {onto}>{}</g>", cells_of(&t.sample, class));
     let x = Axis::exact(columns as f64, size.x_ticks, "sectors of the block, in written order", "");
     s += &x_axis(size, &x);
     s + "\n</svg>\n"
