@@ -692,6 +692,10 @@ pub(crate) struct Reproduce {
     /// The smallest sizes: everything is done, in seconds
     #[arg(long, conflicts_with = "full")]
     pub(crate) ci: bool,
+    /// Keep simulations that are done in this folder, and take those that are there: after an
+    /// interruption the same command goes on
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) keep: Option<PathBuf>,
     /// Simulations at a time, each with the memory of a device; changes no number; all cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,

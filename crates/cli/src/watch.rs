@@ -112,7 +112,7 @@ impl Terminals {
             bar.set_prefix(name.to_string());
             bar
         });
-        FigureLine { terminals: self, bar }
+        FigureLine { terminals: self, unkept: Unkept::default(), bar }
     }
 
     /// A line for the run `name`, below the others, until it is dropped.
@@ -125,6 +125,7 @@ impl Terminals {
 /// How far a figure is, and the time that the rest will take if its parts go on as fast.
 pub(crate) struct FigureLine<'a> {
     terminals: &'a Terminals,
+    unkept: Unkept,
     bar: Option<ProgressBar>,
 }
 
@@ -140,6 +141,25 @@ impl reproduce::Watcher for FigureLine<'_> {
             }
             bar.set_length(of as u64);
             bar.set_position(parts as u64);
+        }
+    }
+
+    fn trouble(&self, why: &str) {
+        self.unkept.say(why, self.bar.as_ref());
+    }
+}
+
+/// What is done could not be kept. That is said once: the next run will meet the same.
+#[derive(Default)]
+struct Unkept(AtomicBool);
+
+impl Unkept {
+    fn say(&self, why: &str, bar: Option<&ProgressBar>) {
+        if !self.0.swap(true, Ordering::Relaxed) {
+            let say = || {
+                crate::output::remark(&format!("flashlane: {why}; what it came to is complete\n"))
+            };
+            bar.map_or_else(say, |bar| bar.suspend(say));
         }
     }
 }
@@ -217,7 +237,7 @@ impl Monitor for Terminal {
 /// A progress line for the points of a sweep, which end on any thread.
 pub(crate) struct Points {
     interrupt: Interrupt,
-    troubled: AtomicBool,
+    unkept: Unkept,
     bar: Option<ProgressBar>,
 }
 
@@ -231,7 +251,7 @@ impl Points {
             bar.tick();
             bar
         });
-        Points { interrupt: interrupt.clone(), troubled: AtomicBool::new(false), bar }
+        Points { interrupt: interrupt.clone(), unkept: Unkept::default(), bar }
     }
 }
 
@@ -243,11 +263,7 @@ impl Watcher for Points {
     }
 
     fn trouble(&self, why: &str) {
-        // Said once: the next point will meet the same.
-        if !self.troubled.swap(true, Ordering::Relaxed) {
-            let say = || crate::output::remark(&format!("flashlane: {why}; its row is complete\n"));
-            self.bar.as_ref().map_or_else(say, |bar| bar.suspend(say));
-        }
+        self.unkept.say(why, self.bar.as_ref());
     }
 
     fn interrupted(&self) -> bool {

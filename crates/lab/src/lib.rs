@@ -25,6 +25,7 @@ pub mod files;
 pub mod fio;
 pub mod fits;
 pub mod input;
+pub mod kept;
 pub mod lnvm;
 pub mod metrics;
 mod naming;

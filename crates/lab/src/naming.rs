@@ -3,7 +3,7 @@
 //! Owns: what such a something is in words: the program, workloads, traces. Promises: what would come out
 //! otherwise has another name. Never: touches the files that are named.
 
-use crate::experiment::Workload;
+use crate::experiment::{Experiment, Workload};
 use crate::trace::TraceSource;
 use std::fs;
 use std::io;
@@ -40,6 +40,17 @@ pub(crate) fn workload(workload: &Workload) -> String {
     for file in source.files().unwrap_or_default() {
         all += &format!(" {file:?} {}", age_of(&file));
     }
+    all
+}
+
+/// All that decides what comes out of an experiment, but the program.
+pub(crate) fn experiment(experiment: &Experiment) -> String {
+    // A name decides nothing; what is varied is in the rest.
+    let Experiment { targets, warm_up, workloads, run, .. } = experiment;
+    let mut all = format!("{targets:?} {run:?}");
+    all.extend(warm_up.iter().map(workload));
+    all += " then";
+    all.extend(workloads.iter().map(workload));
     all
 }
 

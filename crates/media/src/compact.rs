@@ -10,7 +10,7 @@
 
 use crate::host::{DiskFile, HostFile};
 use flashlane_base::SECTOR_BYTES;
-use std::collections::BTreeSet;
+use hashbrown::HashTable;
 use std::io;
 use std::path::PathBuf;
 
@@ -45,8 +45,8 @@ pub struct Pool {
     /// Name minus one is the index.
     contents: Vec<Content>,
     free: Vec<u32>,
-    /// Which contents have a hash.
-    by_hash: BTreeSet<(u64, u32)>,
+    /// Which contents have a hash. Nothing goes by the order in it.
+    by_hash: HashTable<u32>,
     in_memory: u64,
     spill: Option<DiskFile>,
     spilled: u32,
@@ -68,7 +68,7 @@ impl Pool {
             folder,
             contents: Vec::new(),
             free: Vec::new(),
-            by_hash: BTreeSet::new(),
+            by_hash: HashTable::new(),
             in_memory: 0,
             spill: None,
             spilled: 0,
@@ -96,13 +96,21 @@ impl Pool {
             return Ok(0);
         }
         let hash = hash(bytes);
-        let alike: Vec<u32> =
-            self.by_hash.range((hash, 0)..=(hash, u32::MAX)).map(|(_, id)| *id).collect();
-        for id in alike {
-            if self.equals(id, bytes)? {
-                self.contents[id as usize].users += 1;
-                return Ok(id as Name + 1);
-            }
+        let mut failed = None;
+        let is_it = |id: &u32| {
+            self.contents[*id as usize].hash == hash
+                && self.equals(*id, bytes).unwrap_or_else(|e| {
+                    failed = Some(e);
+                    false
+                })
+        };
+        let found = self.by_hash.find(hash, is_it).copied();
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        if let Some(id) = found {
+            self.contents[id as usize].users += 1;
+            return Ok(id as Name + 1);
         }
         let place = match pattern {
             Some((pattern, length)) => Place::Pattern(pattern, length),
@@ -119,7 +127,7 @@ impl Pool {
                 (self.contents.len() - 1) as u32
             }
         };
-        self.by_hash.insert((hash, id));
+        self.by_hash.insert_unique(hash, id, |id| self.contents[*id as usize].hash);
         Ok(id as Name + 1)
     }
 
@@ -203,7 +211,9 @@ impl Pool {
             Place::Spilled(sector) => self.free_spilled.push(sector),
             Place::Pattern(..) => {}
         }
-        self.by_hash.remove(&(hash, id));
+        if let Ok(entry) = self.by_hash.find_entry(hash, |other| *other == id) {
+            entry.remove();
+        }
         self.free.push(id);
     }
 }
@@ -228,11 +238,12 @@ fn pattern_of(bytes: &[u8; SECTOR_BYTES]) -> Option<([u8; 8], u16)> {
 fn hash(bytes: &[u8; SECTOR_BYTES]) -> u64 {
     const ODD: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1u64, 2, 3, 4].map(|n| n.wrapping_mul(ODD));
-    let (words, _) = bytes.as_chunks::<8>();
-    for four in words.chunks_exact(4) {
-        for (lane, word) in lanes.iter_mut().zip(four) {
-            let mixed = lane.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(ODD));
-            *lane = mixed.rotate_left(31).wrapping_mul(ODD);
+    let (fours, _) = bytes.as_chunks::<32>();
+    for four in fours {
+        let (words, _) = four.as_chunks::<8>();
+        for i in 0..4 {
+            let mixed = lanes[i].wrapping_add(u64::from_le_bytes(words[i]).wrapping_mul(ODD));
+            lanes[i] = mixed.rotate_left(31).wrapping_mul(ODD);
         }
     }
     let all = lanes.iter().fold(0, |h: u64, l| (h ^ l).rotate_left(27).wrapping_mul(ODD));
@@ -328,7 +339,9 @@ mod tests {
         let a = pool.keep(&noise(1)).unwrap();
         // As if the second content had the first one's hash.
         let other = hash(&noise(2));
-        pool.by_hash.insert((other, (a - 1) as u32));
+        pool.contents[0].hash = other;
+        pool.by_hash.clear();
+        pool.by_hash.insert_unique(other, (a - 1) as u32, |_| other);
         let b = pool.keep(&noise(2)).unwrap();
         assert_ne!(a, b);
     }

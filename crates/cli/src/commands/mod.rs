@@ -18,13 +18,15 @@ mod trace;
 
 use crate::Ending;
 use crate::args::{Args, Command};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::CommandFactory;
 use flashlane_lab::execute::ExecuteError;
+use flashlane_lab::kept::Kept;
 use flashlane_lab::lnvm::LnvmError;
 use flashlane_lab::reproduce::ReproduceError;
 use flashlane_lab::serve::ServeError;
 use flashlane_lab::verbs::VerbError;
+use std::path::Path;
 
 /// Runs what the command line says; without a command, `run`.
 pub(crate) fn run(args: Args) -> Result<Ending> {
@@ -54,6 +56,14 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
             crate::output::done(script)
         }
     }
+}
+
+/// Where `--keep` keeps what runs come to.
+fn kept(folder: Option<&Path>) -> Result<Kept> {
+    let Some(folder) = folder else { return Ok(Kept::nothing()) };
+    Kept::in_folder(folder).with_context(|| {
+        format!("cannot keep points in {}: is it a folder of yours?", folder.display())
+    })
 }
 
 /// Points that run at a time: as many as asked for, else as there are cores.

@@ -51,7 +51,7 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     };
     let (machine, jobs) = (machine::this(), super::jobs(args.jobs));
     let terminals = Terminals::new(&interrupt);
-    let (mut results, known) = (Vec::new(), Known::default());
+    let (mut results, known) = (Vec::new(), Known::kept(super::kept(args.keep.as_deref())?));
     let mut written = Results::default();
     let mut ending = Ending::Good;
     for (i, figure) in figures.iter().enumerate() {

@@ -4,8 +4,8 @@ use crate::Ending;
 use crate::args::Sweep;
 use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Points};
-use anyhow::{Context, Result};
-use flashlane_lab::sweep::{self, Kept, Plan, SweepResult, Watcher};
+use anyhow::Result;
+use flashlane_lab::sweep::{self, Plan, SweepResult, Watcher};
 use std::sync::Arc;
 
 pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
@@ -15,12 +15,7 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     output::keep_inputs(args.what.file.as_slice(), &wanted)?;
     let json = Sink::open(args.json.as_deref())?;
     let csv = Sink::open(args.csv.as_deref())?;
-    let kept = match &args.keep {
-        None => Kept::nothing(),
-        Some(folder) => Kept::in_folder(folder).with_context(|| {
-            format!("cannot keep points in {}: is it a folder of yours?", folder.display())
-        })?,
-    };
+    let kept = super::kept(args.keep.as_deref())?;
     let interrupt = Interrupt::listen()?;
     let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
     let shelf = args.prepared.as_deref().map(super::run::shelf).transpose()?;

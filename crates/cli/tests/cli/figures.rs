@@ -95,6 +95,39 @@ fn a_figure_is_a_file() {
     assert!(!text.contains("depth 4") && text.contains("depth 8"), "{text}");
 }
 
+/// Interrupted and begun again, a figure comes to what it would have come to at once: what was done is kept.
+#[test]
+fn an_interrupted_figure_goes_on() {
+    // The last points take hours.
+    let long = |longest: &str| {
+        let axis =
+            format!("key = \"workload.0.runtime\", values = [\"1ms\", \"2ms\", \"{longest}\"]");
+        OWN.replace("key = \"workload.0.iodepth\", values = [1, 4, 8]", &axis)
+            .replace("number_ios = 4000", "time_based = true\nruntime = \"1ms\"")
+            .replace("{ depth = [1, 8] }", "{ depth = [\"1ms\"] }")
+            .replace("paper = { 8 = 1 }", "")
+            .replace("requests depth=1", "requests depth=1ms")
+    };
+    let h = with_own(|_| long("9000h"));
+    let args = "reproduce own.toml --jobs 1 --keep kept";
+    let done = h.interrupted(args);
+    assert_eq!(done.code, 130, "{done:?}");
+    let kept = || std::fs::read_dir(h.path("kept")).expect("the folder").count();
+    assert_eq!(kept(), 4, "pblk and the block SSD at two places");
+    h.file("own.toml", long("3ms"));
+    let whole = h.run(args).good().out;
+    assert_eq!(whole, h.run("reproduce own.toml").good().out);
+    assert_eq!(kept(), 6);
+    // What is there is taken as it is.
+    for entry in std::fs::read_dir(h.path("kept")).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a run");
+        std::fs::write(&path, text.replace("\"requests\": ", "\"requests\": 7")).expect("ours");
+    }
+    assert_ne!(h.run(args).good().out, whole);
+    h.run("reproduce own.toml --keep own.toml").refused(2, &["cannot keep points in own.toml"]);
+}
+
 /// What was expected and what came out are both said, and the program's exit code is that of a bad result.
 #[test]
 fn another_verdict_than_expected_is_bad() {
@@ -149,4 +182,8 @@ fn a_row_about_points_that_are_not_there_is_refused() {
         own.replacen("here = \"pblk write_mb_per_s\"", "here = \"pblk write_mb\"", 1)
     });
     h.run("reproduce own.toml").refused(2, &["no point has `pblk write_mb", "write_mb_per_s"]);
+    // One that several points have is no one point's.
+    let h = with_own(|own| own.replace("pblk requests depth=1", "pblk requests"));
+    let says = ["`requests`: `pblk requests` is several points", "depth=VALUE"];
+    h.run("reproduce own.toml").refused(2, &says);
 }

@@ -90,11 +90,11 @@ struct Frame {
 #[derive(Default)]
 struct State {
     frames: BTreeMap<u32, Frame>,
-    /// By when they were used.
-    order: BTreeMap<u64, u32>,
+    /// Those that are in the table file as they are, by when they were used.
+    clean: BTreeMap<u64, u32>,
     ticks: u64,
-    /// Frames with changes that are not in the table file.
-    dirty: usize,
+    /// The others, by the oldest change that is not in the table file.
+    dirty: BTreeSet<(u64, u32)>,
     loading: BTreeSet<u32>,
     /// Of each page that is in the table file the lsn that it was written with.
     written: Vec<u64>,
@@ -202,9 +202,11 @@ impl State {
     fn touch(&mut self, number: u32) {
         self.ticks += 1;
         if let Some(frame) = self.frames.get_mut(&number) {
-            self.order.remove(&frame.used);
+            self.clean.remove(&frame.used);
             frame.used = self.ticks;
-            self.order.insert(self.ticks, number);
+            if frame.oldest.is_none() {
+                self.clean.insert(self.ticks, number);
+            }
         }
     }
 
@@ -241,7 +243,26 @@ impl State {
         }
         if frame.oldest.is_none() {
             frame.oldest = Some(from);
-            self.dirty += 1;
+            self.clean.remove(&frame.used);
+            self.dirty.insert((from, number));
+        }
+    }
+
+    /// A copy of a page is in the table file.
+    fn is_written(&mut self, copy: &Copy) {
+        self.written[copy.number as usize] = copy.lsn;
+        let frame = self.frames.get_mut(&copy.number).expect("it was kept");
+        if let Some(lsn) = frame.oldest {
+            self.dirty.remove(&(lsn, copy.number));
+        }
+        (frame.writing, frame.oldest) = (false, frame.again.take());
+        match frame.oldest {
+            Some(lsn) => {
+                self.dirty.insert((lsn, copy.number));
+            }
+            None => {
+                self.clean.insert(frame.used, copy.number);
+            }
         }
     }
 
@@ -337,9 +358,9 @@ impl Store {
                 let s = self.s.borrow();
                 let number = |at: usize| (1 + i * BATCH + at) as u32;
                 let each = batch.iter().enumerate();
-                each.flat_map(|(at, page)| s.encode(&self.shape, number(at), page, 0)).collect()
+                let image = |(at, page)| s.encode(&self.shape, number(at), page, 0);
+                each.map(image).collect::<Vec<_>>().concat()
             };
-            let images: Vec<u8> = images;
             let at = ((1 + i * BATCH) * PAGE) as u64;
             bench.fs.write(cx, files[0], at, &images, now(cx)).await?;
             bench.wrote(job, images.len() as u64);
@@ -533,7 +554,7 @@ impl Store {
                 // What the log has beyond the last checkpoint has to stay. Half of the pool is for
                 // pages that are read, or threads would take them from each other for ever.
                 if s.lsn + bytes - s.checkpoint > self.shape.log * 7 / 8
-                    || s.dirty >= self.shape.pool / 2
+                    || s.dirty.len() >= self.shape.pool / 2
                 {
                     None
                 } else {
@@ -632,12 +653,9 @@ impl Store {
     /// Copies of the pages that are to be written.
     fn copies(&self) -> Vec<Copy> {
         let mut s = self.s.borrow_mut();
-        let by = |(number, frame): (&u32, &Frame)| frame.oldest.map(|lsn| (lsn, *number));
-        let mut chosen: Vec<(u64, u32)> = s.frames.iter().filter_map(by).collect();
-        chosen.sort_unstable();
-        chosen.truncate(BATCH);
+        let chosen: Vec<u32> = s.dirty.iter().take(BATCH).map(|(_, number)| *number).collect();
         let mut copies = Vec::with_capacity(chosen.len());
-        for (_, number) in chosen {
+        for number in chosen {
             let frame = &s.frames[&number];
             let (lsn, bytes) =
                 (frame.newest, s.encode(&self.shape, number, &frame.page, frame.newest));
@@ -656,7 +674,8 @@ impl Store {
         }
         let [table, log, double] = self.files.get();
         if self.shape.doublewrite && !copies.is_empty() {
-            let all: Vec<u8> = copies.iter().flat_map(|copy| copy.bytes.iter().copied()).collect();
+            let images: Vec<&[u8]> = copies.iter().map(|copy| &copy.bytes[..]).collect();
+            let all = images.concat();
             let start = cx.now();
             bench.fs.write(cx, double, 0, &all, now(cx)).await?;
             bench.fs.fsync(cx, double, true).await?;
@@ -679,13 +698,10 @@ impl Store {
         let (at, checkpoint) = {
             let mut s = self.s.borrow_mut();
             for copy in &copies {
-                s.written[copy.number as usize] = copy.lsn;
-                let frame = s.frames.get_mut(&copy.number).expect("it was kept");
-                (frame.writing, frame.oldest) = (false, frame.again.take());
-                s.dirty -= usize::from(frame.oldest.is_none());
+                s.is_written(copy);
             }
-            let oldest = s.frames.values().filter_map(|frame| frame.oldest).min();
-            (s.checkpoint / BLOCK % 2, oldest.unwrap_or(s.lsn))
+            let oldest = s.dirty.first().map_or(s.lsn, |(lsn, _)| *lsn);
+            (s.checkpoint / BLOCK % 2, oldest)
         };
         put(&mut head, 0, checkpoint);
         let start = cx.now();
@@ -709,7 +725,7 @@ impl Store {
             let due = {
                 let s = self.s.borrow();
                 // Before those who change something have to wait.
-                s.lsn - s.checkpoint > self.shape.log / 2 || s.dirty > self.shape.pool * 3 / 8
+                s.lsn - s.checkpoint > self.shape.log / 2 || s.dirty.len() > self.shape.pool * 3 / 8
             };
             match due {
                 true => self.write_pages(bench, cx, job).await?,
@@ -725,10 +741,8 @@ const CLEAN_EVERY: Ns = Ns::from_ms(1);
 
 /// Forgets the page that was used longest ago, of those that are in the table file.
 fn evict(s: &mut State) {
-    let is_clean = |number: &u32| s.frames[number].oldest.is_none();
-    let found = s.order.values().copied().find(is_clean);
-    let number = found.expect("half of the pool is clean, and there are fewer threads than that");
-    if let Some(frame) = s.frames.remove(&number) {
-        s.order.remove(&frame.used);
-    }
+    let oldest = s.clean.pop_first();
+    let (_, number) =
+        oldest.expect("half of the pool is clean, and there are fewer threads than that");
+    s.frames.remove(&number);
 }

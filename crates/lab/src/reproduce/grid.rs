@@ -26,12 +26,7 @@ struct Part {
 impl Part {
     /// All that decides its values.
     fn description(&self) -> String {
-        let Experiment { targets, warm_up, workloads, run, .. } = &self.experiment;
-        let mut all = format!("{:?} {targets:?} {run:?}", self.course);
-        warm_up.iter().for_each(|workload| all += &naming::workload(workload));
-        all += " then";
-        workloads.iter().for_each(|workload| all += &naming::workload(workload));
-        all
+        format!("{:?} {}", self.course, naming::experiment(&self.experiment))
     }
 
     fn name(&self) -> String {
@@ -50,7 +45,8 @@ pub(super) fn measure(
     for grid in &file.grids {
         parts_of(file, grid, &mut parts)?;
     }
-    let values = way.each(&parts, |part| way.known.get(part.description(), || run(part, way)))?;
+    let values =
+        way.each(&parts, |part| way.known.get(part.description(), way.watch, || run(part, way)))?;
     for (part, found) in parts.into_iter().zip(values) {
         for (on, values) in found.unwrap_or_else(|| vec![Placed::default()]) {
             let at = part.at.iter().cloned().chain(on).collect();

@@ -67,6 +67,17 @@ impl Points {
         all
     }
 
+    /// Axes on which the points of a choice have different places.
+    pub(super) fn free_axes(&self, of: &Selector) -> Vec<String> {
+        let mut axes: Vec<String> = Vec::new();
+        for (axis, _) in self.0.iter().filter(|p| of.takes(p)).flat_map(|p| &p.at) {
+            if !axes.contains(axis) && self.values_of(axis, of).len() > 1 {
+                axes.push(axis.clone());
+            }
+        }
+        axes
+    }
+
     /// Whether the points of a series have a place on an axis.
     ///
     /// # Errors

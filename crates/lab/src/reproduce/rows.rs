@@ -301,11 +301,38 @@ impl RowSpec {
             }
             match is_there || !leaves_out {
                 true if !is_there => return Err(format!("`{what}`: no point is there")),
-                true => rows.push(self.row(what, here, &at.join(" "), points)),
+                true => {
+                    self.is_one(&here, points).map_err(|why| format!("`{what}`: {why}"))?;
+                    rows.push(self.row(what, here, &at.join(" "), points));
+                }
                 false => {}
             }
         }
         Ok(rows)
+    }
+
+    /// Whether each choice that has to be one point is one.
+    ///
+    /// # Errors
+    /// It says which one is not.
+    fn is_one(&self, here: &Here, points: &Points) -> Result<(), String> {
+        match here {
+            Here::One(of) => {
+                let axes = points.free_axes(of);
+                match axes.iter().find(|axis| Some(*axis) != self.over.as_ref()) {
+                    None => Ok(()),
+                    Some(axis) => Err(format!(
+                        "`{of}` is several points: say which one, as in `{of} {axis}=VALUE`, name the axis in \
+                         `each`, or take their mean"
+                    )),
+                }
+            }
+            Here::Ratio(a, b) | Here::Product(a, b) | Here::Difference(a, b) => {
+                self.is_one(a, points).and_then(|()| self.is_one(b, points))
+            }
+            Here::Farthest(_, from) => self.is_one(from, points),
+            _ => Ok(()),
+        }
     }
 
     fn row(&self, what: String, of: Here, at: &str, points: &Points) -> Row {

@@ -7,6 +7,7 @@
 
 use super::ReproduceError;
 use super::points::Placed;
+use crate::kept::Kept;
 use crate::parallel::{Then, side_by_side};
 use crate::run::{Monitor, Unwatched};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub trait Watcher: Sync {
     fn part(&self, name: &str) -> Rc<dyn Monitor>;
     /// So many parts are done, of so many; from any thread.
     fn done(&self, _parts: usize, _of: usize) {}
+    /// A part is done and can't be kept.
+    fn trouble(&self, _why: &str) {}
 }
 
 impl Watcher for Unwatched {
@@ -38,30 +41,52 @@ pub struct Way<'a> {
     pub known: &'a Known,
 }
 
-/// Points that several figures have: each is measured once.
+/// Points that several figures have, or earlier calls had: each is measured once.
 #[derive(Default)]
-pub struct Known(Mutex<BTreeMap<String, Vec<Placed>>>);
+pub struct Known {
+    all: Mutex<BTreeMap<String, Vec<Placed>>>,
+    kept: Kept,
+}
 
 impl Known {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Placed>>> {
-        // An entry is whole or not there.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// With what an earlier call has kept in a folder; what is measured is kept there, too.
+    pub fn kept(kept: Kept) -> Known {
+        Known { all: Mutex::default(), kept }
     }
 
-    /// What is under a name, measured unless it is there.
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Placed>>> {
+        // An entry is whole or not there.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has this description, measured unless it is there.
     pub(super) fn get(
         &self,
-        name: String,
+        description: String,
+        watch: &dyn Watcher,
         measure: impl FnOnce() -> Result<Option<Vec<Placed>>, ReproduceError>,
     ) -> Result<Option<Vec<Placed>>, ReproduceError> {
-        if let Some(found) = self.all().get(&name) {
-            return Ok(Some(found.clone()));
+        let known = self.all().get(&description).cloned();
+        if known.is_some() {
+            return Ok(known);
         }
-        let measured = measure()?;
-        if let Some(found) = &measured {
-            self.all().insert(name, found.clone());
+        let name = self.kept.name_of(&description);
+        let found = match self.kept.find(&name) {
+            Some(found) => Some(found),
+            None => {
+                let measured = measure()?;
+                if let Some(found) = &measured
+                    && let Err(why) = self.kept.keep(&name, found)
+                {
+                    watch.trouble(&why);
+                }
+                measured
+            }
+        };
+        if let Some(found) = &found {
+            self.all().insert(description, found.clone());
         }
-        Ok(measured)
+        Ok(found)
     }
 }
 
@@ -87,11 +112,11 @@ impl Way<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::LazyLock;
     use std::time::Duration;
 
-    static KNOWN: Known = Known(Mutex::new(BTreeMap::new()));
-
     fn way(jobs: usize) -> Way<'static> {
+        static KNOWN: LazyLock<Known> = LazyLock::new(Known::default);
         Way { jobs, watch: &Unwatched, known: &KNOWN }
     }
 
@@ -110,7 +135,7 @@ mod tests {
         }
         for jobs in [1, 3] {
             let told = Told::default();
-            let way = Way { jobs, watch: &told, known: &KNOWN };
+            let way = Way { watch: &told, ..way(jobs) };
             way.each(&[1, 2, 3], |part: &u32| Ok(Some(*part))).unwrap();
             let mut told = told.0.into_inner().unwrap();
             told.sort_unstable();
@@ -126,7 +151,7 @@ mod tests {
                 measured.fetch_add(1, Ordering::Relaxed);
                 Ok(there.then(|| vec![Placed::default()]))
             };
-            known.get(name.into(), measure).unwrap().is_some()
+            known.get(name.into(), &Unwatched, measure).unwrap().is_some()
         };
         assert!(!get("a", false) && get("a", true) && get("a", true) && get("b", true));
         assert_eq!(measured.into_inner(), 3, "what was interrupted is not known");

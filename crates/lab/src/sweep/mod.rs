@@ -7,15 +7,15 @@
 //!
 //! Start reading at [`Plan::new`], then [`run`].
 
-mod kept;
 mod result;
 
-pub use kept::Kept;
 pub use result::{Point, SweepResult};
 
 use crate::execute::{How, execute};
 use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
+use crate::kept::Kept;
+use crate::naming;
 use crate::parallel::{Then, side_by_side};
 use crate::report::Report;
 use crate::run::{Monitor, Progress};
@@ -185,7 +185,10 @@ fn point(
         Ok(experiment) => experiment,
         Err(why) => return Some((Point::failed(why), false)),
     };
-    let name = kept.name_of(&experiment, shelf.is_some());
+    // A run on prepared devices comes to other numbers; names are part of a point.
+    let Experiment { name, description, .. } = &experiment;
+    let decides = naming::experiment(&experiment);
+    let name = kept.name_of(&format!("{name:?} {description:?} {decides} {}", shelf.is_some()));
     if let Some(point) = kept.find(&name) {
         return Some((point, true));
     }
@@ -203,7 +206,10 @@ fn point(
             Point::failed(format!("a bug: please report it with `flashlane run ... {sets}`"))
         }
     };
-    if let Err(why) = kept.keep(&name, &point) {
+    // What kept a point from running may be mended the next time.
+    if point.error.is_none()
+        && let Err(why) = kept.keep(&name, &point)
+    {
         watcher.trouble(&why);
     }
     Some((point, false))
