@@ -469,6 +469,11 @@ fn pftl(seed: u64, size: Size) -> Drawn<PftlConfig> {
         ..PftlConfig::default()
     };
     let mut drawn = Drawn::new(seed, size, config);
+    // Much is collected before anything is erased, where so much is asked for.
+    let mut rng = Rng::stream(seed, "testkit.pftl.low-water", 0);
+    if rng.below(8) == 0 {
+        drawn.config.gc_low_water_lines = devices::one_of(&mut rng, &[4, 6, 8]);
+    }
     if !drawn.config.capacitors {
         // A barrier pads a unit, or half of a small chunk.
         let least = if drawn.on.spec.get_mut().cells.pair_damage { 75 } else { 30 };

@@ -464,9 +464,9 @@ impl Controller {
         lines.map(|line| self.place.line(line).valid).sum()
     }
 
-    /// What a barrier may program, where there are barriers.
+    /// What barriers may program, where there are barriers.
     fn room_beside_moves(&self) -> u32 {
-        if self.capacitors { 0 } else { self.room_for_barrier() }
+        if self.capacitors { 0 } else { self.room_for_barriers() }
     }
 
     /// Victims that are being read from.
@@ -598,7 +598,7 @@ impl Controller {
         }
         let moving = self.moving() + self.gc_reading();
         let valid = self.place.line(victim).valid;
-        self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
+        self.place.room_now(MAIN) >= moving + valid + self.room_for_barriers()
     }
 
     /// Scans on through the victim until a batch of live sectors is found, and takes slots for them.

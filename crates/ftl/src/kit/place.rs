@@ -316,6 +316,11 @@ impl Place {
         self.pools[MAIN].reserve = sectors;
     }
 
+    /// What [`Place::set_reserve`] has set.
+    pub(super) fn reserve(&self) -> u32 {
+        self.pools[MAIN].reserve
+    }
+
     fn empty(plan: Plan) -> Place {
         let Plan { layout, pools, streams } = plan;
         let positions = layout.positions;

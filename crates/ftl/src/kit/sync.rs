@@ -237,13 +237,22 @@ impl Controller {
         if none { u64::MAX } else { self.barriers.done }
     }
 
-    /// Sectors that a barrier may program at most: what the host may have in the buffer when it
-    /// begins, the last units, pages, pairs.
-    pub(super) fn room_for_barrier(&self) -> u32 {
+    /// Sectors that barriers may program at most before anything is erased behind one that begins from
+    /// now on: what the host may have in the buffer when that begins, the last units, pages, pairs; before
+    /// it the rest of the one that is under way.
+    pub(super) fn room_for_barriers(&self) -> u32 {
         let main = self.place.layout.main();
         let pairs = self.barriers.pair_sectors * main.positions();
         let pages = self.pages.waiting().next_multiple_of(main.unit);
-        self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.stripe_sectors())
+        let next =
+            self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.stripe_sectors());
+        if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
+            return next;
+        }
+        let host = [Kind::User, Kind::Journal];
+        let covered: u32 = host.iter().map(|kind| self.buffer.covered_waiting(*kind)).sum();
+        let held = (self.pages_to_send()).next_multiple_of(main.unit);
+        next + covered + 2 * main.unit + held
     }
 
     pub(super) fn barrier_is_active(&self) -> bool {

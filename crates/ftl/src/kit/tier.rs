@@ -494,7 +494,7 @@ impl Controller {
             // What is being read counts as valid of its line no more, and does not wait yet.
             let moving = self.moving() + self.gc_reading();
             self.place.can_take(MAIN, valid, moving)
-                && self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
+                && self.place.room_now(MAIN) >= moving + valid + self.room_for_barriers()
         };
         if self.wrap_is_wanted()
             && let Some(line) = self.place.greediest(JOURNAL).filter(takes)
