@@ -640,7 +640,13 @@ impl Actor {
         }
         let change = Change { mode: Some(mode), ..Change::default() };
         let done = self.fs.change(&self.cx, ino, &change, now(&self.cx)).await;
-        self.told(op, &done.map(drop)).map(drop)
+        self.told(op, &done.map(drop))?;
+        if self.refused
+            && let Some(file) = self.known.lock().files.get_mut(&ino)
+        {
+            file.is_not_given();
+        }
+        Ok(())
     }
 
     async fn set_xattr(&mut self, op: &Op, of: &Of, which: u8, bytes: Option<usize>) -> Acted {

@@ -67,6 +67,12 @@ impl Versions {
         self.modes.push(mode);
     }
 
+    /// The last permissions were refused.
+    pub fn is_not_given(&mut self) {
+        self.modes.pop();
+        assert!(!self.modes.is_empty(), "what is durable is never taken back");
+    }
+
     /// What it was at some moment is durable; with `data_only` its permissions may not be.
     pub fn durable(&mut self, data_only: bool) {
         self.sizes = vec![self.now.len()];
