@@ -692,8 +692,8 @@ pub(crate) struct Reproduce {
     /// The smallest sizes: everything is done, in seconds
     #[arg(long, conflicts_with = "full")]
     pub(crate) ci: bool,
-    /// Keep simulations that are done in this folder, and take those that are there: after an
-    /// interruption the same command goes on
+    /// Keep what is done of a figure's grids in this folder, and take what is there: after an
+    /// interruption the same command goes on; not of figures that are all code, as LightNVM's
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) keep: Option<PathBuf>,
     /// Simulations at a time, each with the memory of a device; changes no number; all cores without it

@@ -92,13 +92,14 @@ fn waiting(c: &Contention) -> Option<String> {
 pub(crate) struct Terminals {
     interrupt: Interrupt,
     bars: Option<MultiProgress>,
+    unkept: Unkept,
 }
 
 impl Terminals {
     pub(crate) fn new(interrupt: &Interrupt) -> Terminals {
         let bars =
             std::io::stderr().is_terminal().then(|| MultiProgress::with_draw_target(target()));
-        Terminals { interrupt: interrupt.clone(), bars }
+        Terminals { interrupt: interrupt.clone(), bars, unkept: Unkept::default() }
     }
 
     /// A line for the figure `name`, above those of its parts, until it is dropped.
@@ -112,7 +113,7 @@ impl Terminals {
             bar.set_prefix(name.to_string());
             bar
         });
-        FigureLine { terminals: self, unkept: Unkept::default(), bar }
+        FigureLine { terminals: self, bar }
     }
 
     /// A line for the run `name`, below the others, until it is dropped.
@@ -125,7 +126,6 @@ impl Terminals {
 /// How far a figure is, and the time that the rest will take if its parts go on as fast.
 pub(crate) struct FigureLine<'a> {
     terminals: &'a Terminals,
-    unkept: Unkept,
     bar: Option<ProgressBar>,
 }
 
@@ -145,7 +145,7 @@ impl reproduce::Watcher for FigureLine<'_> {
     }
 
     fn trouble(&self, why: &str) {
-        self.unkept.say(why, self.bar.as_ref());
+        self.terminals.unkept.say(why, self.bar.as_ref());
     }
 }
 
@@ -157,7 +157,7 @@ impl Unkept {
     fn say(&self, why: &str, bar: Option<&ProgressBar>) {
         if !self.0.swap(true, Ordering::Relaxed) {
             let say = || {
-                crate::output::remark(&format!("flashlane: {why}; what it came to is complete\n"))
+                crate::output::remark(&format!("flashlane: {why}; its numbers are in the result\n"))
             };
             bar.map_or_else(say, |bar| bar.suspend(say));
         }

@@ -43,15 +43,28 @@ pub(crate) fn workload(workload: &Workload) -> String {
     all
 }
 
-/// All that decides what comes out of an experiment, but the program.
-pub(crate) fn experiment(experiment: &Experiment) -> String {
+/// All that decides what comes out of an experiment, but the program; nothing where it runs on a drive, which
+/// each run changes.
+pub(crate) fn experiment(experiment: &Experiment) -> Option<String> {
     // A name decides nothing; what is varied is in the rest.
-    let Experiment { targets, warm_up, workloads, run, .. } = experiment;
+    let Experiment {
+        targets,
+        warm_up,
+        workloads,
+        run,
+        name: _,
+        description: _,
+        vary: _,
+        remarks: _,
+    } = experiment;
+    if targets.iter().any(|target| target.drive.is_some()) {
+        return None;
+    }
     let mut all = format!("{targets:?} {run:?}");
     all.extend(warm_up.iter().map(workload));
     all += " then";
     all.extend(workloads.iter().map(workload));
-    all
+    Some(all)
 }
 
 /// 32 digits that stand for a text: FNV-1a, 64 bits, twice over different beginnings. Names, not secrets.

@@ -100,8 +100,9 @@ impl Pool {
         let is_it = |id: &u32| {
             self.contents[*id as usize].hash == hash
                 && self.equals(*id, bytes).unwrap_or_else(|e| {
+                    // What can't be read may be it: the search ends here.
                     failed = Some(e);
-                    false
+                    true
                 })
         };
         let found = self.by_hash.find(hash, is_it).copied();

@@ -356,6 +356,7 @@ mod tests {
     use flashlane_rt::{CostTable, Virtual};
     use flashlane_testkit::Ram;
     use std::cell::RefCell;
+    use std::collections::BTreeSet;
     use std::rc::Rc;
 
     /// Four channels of one PU and 100 segments.
@@ -506,7 +507,7 @@ mod tests {
         assert_eq!(fifo.loads(), None);
     }
 
-    /// A head gets ten segments at a time, with those of its heat that have nothing left, where that
+    /// A head gets ten segments at a time, with those of its heat that have no next, where that
     /// leaves what cleaners want: they would take them back at once, and again.
     #[test]
     fn heads_leave_what_cleaners_would_take_back() {
@@ -520,6 +521,29 @@ mod tests {
         assert_eq!((gets(false, 0), gets(false, free - many)), (many, many));
         assert_eq!((gets(false, free - many + 1), gets(false, free + 1)), (1, 1));
         assert_eq!(gets(true, 0), 1);
+    }
+
+    /// One write of the window names segments for all heads that fill their last, not for those that have one
+    /// more.
+    #[test]
+    fn heads_get_their_next_segment_together() {
+        let all = channels(Schedule { dispatch: Dispatch::Fifo, ..Schedule::default() });
+        let mut segments = Segments::new(all.layout, all.clone());
+        let heat = Heat::WarmData;
+        let gets = |segments: &mut Segments, region: u32| -> BTreeSet<u32> {
+            let chosen = segments.choose(region, heat, false, 0);
+            segments.promise(&chosen);
+            segments.assign(heat, &chosen, true);
+            chosen.into_iter().map(|(_, region)| region).collect()
+        };
+        assert_eq!(gets(&mut segments, 0), (0..4).collect(), "none has anything");
+        // A page for each of the first two: they fill their only segment now.
+        (0..2).for_each(|_| drop(segments.allocate(heat, Owner::default(), 0)));
+        assert_eq!(
+            gets(&mut segments, 3),
+            [0, 1, 3].into(),
+            "the third has one that it has not begun"
+        );
     }
 
     #[test]

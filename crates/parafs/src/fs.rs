@@ -355,8 +355,8 @@ impl Fs {
 
     /// Gives heads segments, which the window names before they are used (ParaFS paper, 3.2:
     /// "Before a set of segments are assigned to allocator heads, their addresses are recorded
-    /// first"). An fsync in one of them flushes that, too. All heads of that heat that have nothing left
-    /// get some.
+    /// first"). An fsync in one of them flushes that, too. All heads of that heat that have none
+    /// beside those they fill get some.
     async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat) -> Result<()> {
         // A window belongs to a checkpoint, and its last sector is written again and again.
         let free = || {

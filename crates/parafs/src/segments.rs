@@ -537,7 +537,7 @@ impl Segments {
     }
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
-    /// have begun their last: (segment, region). One write of the window names them all, and who comes to
+    /// have none beside those they fill: (segment, region). One write of the window names them all, and who comes to
     /// those heads need not wait for another. Where few are left, or for a checkpoint, it is one for that
     /// head: what one head does not need another one may. So it is where fewer than `keep` were left behind
     /// that: a cleaner would take them back, and nobody would get anywhere.
@@ -551,8 +551,11 @@ impl Segments {
         let regions = self.layout.shape.regions;
         let take = |few: bool| -> Vec<(u32, u32)> {
             let most = if few { 1 } else { self.layout.assigned() };
-            let has_begun_last = |other| self.heads[self.head(other, heat)].next.is_empty();
-            let whose = |other: &u32| *other == region || !few && has_begun_last(*other);
+            let is_short = |other| match mutant!("parafs.heads-run-out-one-by-one") {
+                true => self.head_has(&self.heads[self.head(other, heat)]) == 0,
+                false => self.heads[self.head(other, heat)].next.is_empty(),
+            };
+            let whose = |other: &u32| *other == region || !few && is_short(*other);
             let whose = (0..regions).filter(whose);
             let of = |other: u32| self.free[other as usize].iter().map(move |s| (*s, other));
             whose.flat_map(|other| of(other).take(most as usize)).collect()

@@ -182,6 +182,9 @@ fn a_row_about_points_that_are_not_there_is_refused() {
         own.replacen("here = \"pblk write_mb_per_s\"", "here = \"pblk write_mb\"", 1)
     });
     h.run("reproduce own.toml").refused(2, &["no point has `pblk write_mb", "write_mb_per_s"]);
+    // A series that no size has is misspelled, also at a size that leaves points out.
+    let h = with_own(|own| own.replace("pblk requests depth=1", "plbk requests depth=1"));
+    h.run("reproduce own.toml --ci").refused(2, &["no point has `plbk requests", "its series are"]);
     // One that several points have is no one point's.
     let h = with_own(|own| own.replace("pblk requests depth=1", "pblk requests"));
     let says = ["`requests`: `pblk requests` is several points", "depth=VALUE"];

@@ -7,9 +7,9 @@
 //! it; a live sector that can't be read is poisoned, never dropped. Never: forms units
 //! (`drain.rs`), or picks a free line (`place.rs`).
 //!
-//! The life of a victim: `Closed → Victim` when fewer than `gc_low_water_lines` are free or on
-//! their way; movers read its valid sectors in stripe order, a vector command each, into slots of
-//! GC's own; a sector that was overwritten or discarded meanwhile is dropped; when the last read is
+//! The life of a victim: `Closed → Victim` when fewer lines are free or on their way than the low
+//! water (`set_low_water`); movers read its valid sectors in stripe order, a vector command each,
+//! into slots of GC's own; a sector that was overwritten or discarded meanwhile is dropped; when the last read is
 //! back the line is `Leaving`, when the last reader has left it is erased and `Free`. The moved
 //! sectors may still wait in the buffer then: capacitors make it as durable as the medium. Without
 //! them the line waits for a barrier (`sync.rs`), and some more gather meanwhile.
@@ -60,8 +60,9 @@ struct Mover {
 }
 
 pub(super) struct Gc {
-    /// Fewer free lines than this, and GC works.
+    /// Fewer free lines than this, and GC works; what was asked for.
     low_water: u32,
+    asked: u32,
     /// Sectors per read command.
     pub(super) batch: u32,
     victim: Option<u32>,
@@ -91,6 +92,7 @@ impl Gc {
     pub(super) fn new(low_water: u32, movers: u32) -> Gc {
         Gc {
             low_water,
+            asked: low_water,
             batch: VECTOR_MAX as u32,
             victim: None,
             scan: 0,
@@ -265,6 +267,22 @@ impl Controller {
         let lines: Vec<u32> = (0..most).map_while(|_| self.place.next_erase(done)).collect();
         self.gc.erasing = !lines.is_empty();
         lines.into_iter().map(|line| (line, self.place.to_erase(line))).collect()
+    }
+
+    /// Free lines below which GC works. Of single blocks GC wins little at a time, so it begins before
+    /// the host stops at its reserve ([`super::sync::reserve`]), as far as the spare lets it rest
+    /// behind that: two lines are open, some gather.
+    pub(super) fn set_low_water(&mut self) {
+        let (asked, abreast) = (self.gc.asked, self.place.abreast(MAIN));
+        self.gc.low_water = asked;
+        if abreast == 1 || mutant!("kit.begins-behind-reserve") {
+            return;
+        }
+        let block = u64::from(self.place.layout.main().line_sectors);
+        let blocks = |sectors: u64| (sectors / block) as u32;
+        let spare = blocks(self.place.usable().saturating_sub(self.map.capacity().into()));
+        let most = spare.saturating_sub((2 + GATHERED) * abreast);
+        self.gc.low_water = asked.max((asked + blocks(self.place.reserve().into())).min(most));
     }
 
     #[inline]
@@ -590,8 +608,8 @@ impl Controller {
         valid
     }
 
-    /// True when a victim leaves room for the barrier that lines are waiting for: lines that gather
-    /// are of no use until it has ended.
+    /// True when a victim leaves room for the barriers that lines are waiting for: lines that gather
+    /// are of no use until those have ended.
     fn has_room_beside_barrier(&self, victim: u32) -> bool {
         if self.capacitors || self.place.coming(MAIN) == 0 {
             return true;
@@ -760,8 +778,9 @@ impl Controller {
         self.call_eraser(cx);
     }
 
-    /// Becomes read-only when too few good chunks are left for the capacity.
+    /// Becomes read-only when too few good chunks are left for the capacity; GC goes by what is left.
     pub(super) fn check_spare(&mut self) {
+        self.set_low_water();
         if self.read_only.is_none() && !self.place.has_spare_for(self.map.capacity() as u64) {
             self.read_only = Some("too many chunks have failed, no spare is left");
         }

@@ -395,19 +395,6 @@ impl DriveFtl {
     }
 }
 
-/// Free lines below which GC works. Of single blocks GC wins little at a time, so it begins before the host
-/// stops at its reserve ([`sync::reserve`]), as far as half of the spare allows that.
-fn low_water(config: &DriveConfig, place: &Place, capacity: u64) -> u32 {
-    let abreast = place.abreast(MAIN);
-    let lines = config.gc_low_water_lines * abreast;
-    if abreast == 1 || mutant!("kit.begins-behind-reserve") {
-        return lines;
-    }
-    let of = |sectors: u64| (sectors / u64::from(place.layout.main().line_sectors)) as u32;
-    let spare = of(place.usable().saturating_sub(capacity));
-    lines.max((lines + of(place.reserve().into())).min(spare / 2))
-}
-
 /// What a controller is put together from.
 struct Parts {
     sizes: Sizes,
@@ -430,11 +417,11 @@ impl Parts {
             false => main.pairs.next_multiple_of(main.unit),
         };
         let reach = reach(&*device, &layout);
-        let controller = Controller {
+        let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
             pages: Pages::new(capacity as u32, layout.grains()),
             buffer: Buffer::new(sizes),
-            gc: Gc::new(low_water(config, &place, capacity), movers),
+            gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
             windows: (0..windows).map(|_| Window::new()).collect(),
             content_bytes: traits.content_bytes,
@@ -465,6 +452,7 @@ impl Parts {
             stats: DriveStats::default(),
             place,
         };
+        controller.set_low_water();
         let ftl = DriveFtl {
             info: BlockInfo {
                 capacity: host,

@@ -242,17 +242,16 @@ impl Controller {
     /// it the rest of the one that is under way.
     pub(super) fn room_for_barriers(&self) -> u32 {
         let main = self.place.layout.main();
-        let pairs = self.barriers.pair_sectors * main.positions();
+        let pairs = (self.barriers.pair_sectors * main.positions()).min(main.stripe_sectors());
         let pages = self.pages.waiting().next_multiple_of(main.unit);
-        let next =
-            self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.stripe_sectors());
+        let next = self.barriers.user_room + 2 * main.unit + pages + pairs;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;
         }
         let host = [Kind::User, Kind::Journal];
         let covered: u32 = host.iter().map(|kind| self.buffer.covered_waiting(*kind)).sum();
-        let held = (self.pages_to_send()).next_multiple_of(main.unit);
-        next + covered + 2 * main.unit + held
+        let held = self.pages_to_send().next_multiple_of(main.unit);
+        next + covered + 2 * main.unit + held + pairs
     }
 
     pub(super) fn barrier_is_active(&self) -> bool {

@@ -750,7 +750,7 @@ fn victims_leave_room_for_a_barrier_behind_a_barrier() {
 }
 
 /// GC of blocks begins before the host is at the reserve: else the host would stop for each block's garbage.
-/// What the reserve takes from so small a device costs less than half of its speed.
+/// What the reserve takes from so small a device costs about half of its speed.
 #[test]
 fn without_capacitors_gc_of_blocks_begins_before_the_host_stops() {
     let time = |capacitors: bool| {

@@ -121,6 +121,15 @@ impl Grid {
     pub(super) fn series_of(&self, target: &str) -> String {
         self.series.replace("{target}", target)
     }
+
+    /// It makes this series of one of its targets.
+    fn makes(&self, series: &str) -> bool {
+        let Some((before, behind)) = self.series.split_once("{target}") else {
+            return self.series == series;
+        };
+        let target = series.strip_prefix(before).and_then(|rest| rest.strip_suffix(behind));
+        target.is_some_and(|target| self.takes(target))
+    }
 }
 
 /// What a grid varies.
@@ -291,6 +300,12 @@ impl FigureFile {
     /// This size measures only some values of an axis.
     pub(super) fn leaves_out(&self) -> bool {
         self.of_size().is_some_and(|size| !size.values.is_empty())
+    }
+
+    /// This size measures nothing of a series that another size has.
+    pub(super) fn has_left_out(&self, series: &str) -> bool {
+        let mut makers = self.grids.iter().filter(|grid| grid.makes(series)).peekable();
+        makers.peek().is_some() && makers.all(|grid| self.points(grid) == 0)
     }
 
     fn of_size(&self) -> Option<&SizeChanges> {

@@ -24,9 +24,10 @@ struct Part {
 }
 
 impl Part {
-    /// All that decides its values.
-    fn description(&self) -> String {
-        format!("{:?} {}", self.course, naming::experiment(&self.experiment))
+    /// All that decides its values, where that can be said.
+    fn description(&self) -> Option<String> {
+        let decides = naming::experiment(&self.experiment)?;
+        Some(format!("{:?} {decides}", self.course))
     }
 
     fn name(&self) -> String {
@@ -247,7 +248,9 @@ fn cleaning(outcome: &Outcome, values: &mut Values) {
     let rates: Vec<f64> = spans[..CLEANING_SPANS as usize].iter().map(|sums| sums[2]).collect();
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
-    values.insert("cleaning_variation_percent".into(), 100.0 * variance.sqrt() / mean);
+    if mean > 0.0 {
+        values.insert("cleaning_variation_percent".into(), 100.0 * variance.sqrt() / mean);
+    }
 }
 
 /// A drive with an SLC buffer before and after the buffer was full for the first time.

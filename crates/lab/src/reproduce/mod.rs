@@ -340,6 +340,10 @@ impl FigureFile {
             }
         }
         for spec in &self.rows {
+            let mut chosen = spec.here.selectors().into_iter();
+            if chosen.any(|of| self.has_left_out(&of.series)) {
+                continue;
+            }
             rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
         }
         Ok(rows)

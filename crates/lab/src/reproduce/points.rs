@@ -95,11 +95,6 @@ impl Points {
         }
     }
 
-    /// Is there a point of this series, measured or not?
-    pub(super) fn have_series(&self, series: &str) -> bool {
-        self.0.iter().any(|point| point.series == series)
-    }
-
     /// Is there a point of this choice, measured or not?
     ///
     /// # Errors

@@ -273,11 +273,6 @@ impl RowSpec {
     /// # Errors
     /// It is about points that there are not.
     pub(super) fn rows(&self, points: &Points, leaves_out: bool) -> Result<Vec<Row>, String> {
-        // A size that leaves points out may leave out all of a series.
-        let is_left_out = |of: &&Selector| leaves_out && !points.have_series(&of.series);
-        if self.here.selectors().iter().any(is_left_out) {
-            return Ok(Vec::new());
-        }
         let mut all = vec![(self.what.clone(), self.here.clone(), Vec::new())];
         for axis in self.each.iter().chain(&self.over) {
             if let Some(of) = self.here.selectors().first() {

@@ -41,7 +41,7 @@ pub struct Way<'a> {
     pub known: &'a Known,
 }
 
-/// Points that several figures have, or earlier calls had: each is measured once.
+/// Points of grids that several figures have, or earlier calls had: each is measured once.
 #[derive(Default)]
 pub struct Known {
     all: Mutex<BTreeMap<String, Vec<Placed>>>,
@@ -62,10 +62,11 @@ impl Known {
     /// What has this description, measured unless it is there.
     pub(super) fn get(
         &self,
-        description: String,
+        description: Option<String>,
         watch: &dyn Watcher,
         measure: impl FnOnce() -> Result<Option<Vec<Placed>>, ReproduceError>,
     ) -> Result<Option<Vec<Placed>>, ReproduceError> {
+        let Some(description) = description else { return measure() };
         let known = self.all().get(&description).cloned();
         if known.is_some() {
             return Ok(known);
@@ -151,7 +152,7 @@ mod tests {
                 measured.fetch_add(1, Ordering::Relaxed);
                 Ok(there.then(|| vec![Placed::default()]))
             };
-            known.get(name.into(), &Unwatched, measure).unwrap().is_some()
+            known.get(Some(name.into()), &Unwatched, measure).unwrap().is_some()
         };
         assert!(!get("a", false) && get("a", true) && get("a", true) && get("b", true));
         assert_eq!(measured.into_inner(), 3, "what was interrupted is not known");

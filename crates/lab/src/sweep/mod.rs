@@ -187,9 +187,10 @@ fn point(
     };
     // A run on prepared devices comes to other numbers; names are part of a point.
     let Experiment { name, description, .. } = &experiment;
-    let decides = naming::experiment(&experiment);
-    let name = kept.name_of(&format!("{name:?} {description:?} {decides} {}", shelf.is_some()));
-    if let Some(point) = kept.find(&name) {
+    let kept_as = naming::experiment(&experiment).map(|decides| {
+        kept.name_of(&format!("{name:?} {description:?} {decides} {}", shelf.is_some()))
+    });
+    if let Some(point) = kept_as.as_ref().and_then(|name| kept.find(name)) {
         return Some((point, true));
     }
     // A bug at one point must not take the others with it.
@@ -207,7 +208,7 @@ fn point(
         }
     };
     // What kept a point from running may be mended the next time.
-    if point.error.is_none()
+    if let Some(name) = kept_as.filter(|_| point.error.is_none())
         && let Err(why) = kept.keep(&name, &point)
     {
         watcher.trouble(&why);
