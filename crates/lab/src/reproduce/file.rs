@@ -121,15 +121,6 @@ impl Grid {
     pub(super) fn series_of(&self, target: &str) -> String {
         self.series.replace("{target}", target)
     }
-
-    /// It makes this series of one of its targets.
-    fn makes(&self, series: &str) -> bool {
-        let Some((before, behind)) = self.series.split_once("{target}") else {
-            return self.series == series;
-        };
-        let target = series.strip_prefix(before).and_then(|rest| rest.strip_suffix(behind));
-        target.is_some_and(|target| self.takes(target))
-    }
 }
 
 /// What a grid varies.
@@ -302,10 +293,22 @@ impl FigureFile {
         self.of_size().is_some_and(|size| !size.values.is_empty())
     }
 
-    /// This size measures nothing of a series that another size has.
-    pub(super) fn has_left_out(&self, series: &str) -> bool {
-        let mut makers = self.grids.iter().filter(|grid| grid.makes(series)).peekable();
-        makers.peek().is_some() && makers.all(|grid| self.points(grid) == 0)
+    /// Series of which this size measures nothing, and another one does.
+    pub(super) fn left_out(&self) -> BTreeSet<String> {
+        let measured = self.grids.iter().find(|grid| self.points(grid) > 0);
+        let targets = measured.and_then(|grid| self.experiment(grid, 0).ok());
+        let targets = targets.map_or_else(Vec::new, |experiment| experiment.targets);
+        let of = |grid: &Grid| -> Vec<String> {
+            let taken = targets.iter().filter(|target| grid.takes(&target.name));
+            taken.map(|target| grid.series_of(&target.name)).collect()
+        };
+        let (some, none): (Vec<_>, Vec<_>) =
+            self.grids.iter().partition(|grid| self.points(grid) > 0);
+        let mut left_out: BTreeSet<String> = none.into_iter().flat_map(of).collect();
+        for series in some.into_iter().flat_map(of) {
+            left_out.remove(&series);
+        }
+        left_out
     }
 
     fn of_size(&self) -> Option<&SizeChanges> {

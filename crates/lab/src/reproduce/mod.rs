@@ -339,9 +339,10 @@ impl FigureFile {
                 points.lie_on(&plot.x, of).map_err(bad)?;
             }
         }
+        let left_out = self.left_out();
         for spec in &self.rows {
             let mut chosen = spec.here.selectors().into_iter();
-            if chosen.any(|of| self.has_left_out(&of.series)) {
+            if chosen.any(|of| left_out.contains(&of.series)) {
                 continue;
             }
             rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
