@@ -69,8 +69,8 @@ pub struct DriveConfig {
     pub map_cache: Option<u32>,
     /// GC works while fewer lines are free, at least 2: one is kept for GC itself, so at 1 the host
     /// would stop before GC starts. More is more even and costs effective spare. Where a victim is a
-    /// block, a line is as many of them as there are PUs, and what GC keeps for barriers comes on top as far
-    /// as there is spare for that.
+    /// block, a line is as many of them as there are PUs, and what GC keeps for barriers comes on top where
+    /// that leaves half of the spare.
     pub gc_low_water_lines: u32,
     /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead,
     /// of blocks one command per PU at least.
