@@ -787,6 +787,18 @@ impl Place {
         let p = &self.pools[pool];
         let takes = if p.spec.own == p.spec.host { p.unit } else { p.line_sectors };
         self.outlook(pool, moving) >= (takes + self.for_victims(pool) + p.reserve) as i64
+            && self.leaves_barrier(pool, takes)
+    }
+
+    /// Blocks that are on their way come behind a barrier: the host leaves room for that in what is free
+    /// now. Lines over all PUs are few, and counted in the reserve.
+    fn leaves_barrier(&self, pool: usize, takes: u32) -> bool {
+        let p = &self.pools[pool];
+        if p.reserve == 0 || p.abreast() == 1 || mutant!("kit.host-takes-what-barriers-need") {
+            return true;
+        }
+        let now = self.streams[p.spec.own].left + p.free_lines * p.line_sectors;
+        p.coming == 0 || now >= takes + p.reserve
     }
 
     /// What victims may need before any of them is free: a line, or one for each that is being read where
