@@ -66,6 +66,10 @@ fn once(effort: u64) -> Plan {
     Plan { effort, lives: Some(1), ..Plan::default() }
 }
 
+fn lives(lives: u64) -> Plan {
+    Plan { lives: Some(lives), ..Plan::default() }
+}
+
 fn aimed(lives: u64) -> Plan {
     Plan { lives: Some(lives), aimed: true, ..Plan::default() }
 }
@@ -110,6 +114,8 @@ found! {
     found_discards_lost_with_a_device_that_gave_up: "pftl-faults", [905, usual()];
     found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", [300573, usual()], [300007, aimed(6)];
     found_an_empty_victim_that_waits_for_room_to_read: "pftl", [301808, usual()];
+    /// The host took what was free, for the blocks that would come behind a barrier, which had no room then.
+    found_a_host_that_takes_what_the_barrier_of_coming_blocks_needs: "pftl", [900809, lives(3)], [900833, lives(2)];
     found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", [400100, usual()];
     found_a_scan_behind_a_mark_that_failed: "pftl-faults", [2362, usual()],
         [4_294_970_298, Plan { effort: 25, ..aimed(5) }];
