@@ -13,8 +13,10 @@ use crate::error::{FsError, Result};
 use crate::format::{Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Dirty, is_dir};
+use crate::pages::Pages;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
+use crate::write::FilePage;
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -218,11 +220,14 @@ impl State {
 
     /// See [`Need::Quiet`].
     pub(crate) fn is_quiet(&mut self) -> bool {
+        let busy = |pages: &Pages, (ino, index): &FilePage| pages.is_on_its_way(*ino, *index);
+        // It is asked whenever anything has changed, and the page that was under way mostly still is.
+        if self.assigning || self.waited_for.is_some_and(|page| busy(&self.pages, &page)) {
+            return false;
+        }
         let Ok(along) = self.pages_along() else { return true };
-        let busy = |(ino, index): (Nid, u64)| {
-            self.pages.get(ino, index).is_some_and(|page| page.in_flight > 0)
-        };
-        !along.into_iter().any(busy) && !self.assigning
+        self.waited_for = along.into_iter().find(|page| busy(&self.pages, page));
+        self.waited_for.is_none()
     }
 
     /// The checkpoint is durable.

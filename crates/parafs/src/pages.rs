@@ -185,7 +185,7 @@ impl Pages {
         pages.filter(|(ino, index)| !self.is_on_its_way(*ino, *index)).take(most).collect()
     }
 
-    fn is_on_its_way(&self, ino: Nid, index: u64) -> bool {
+    pub(crate) fn is_on_its_way(&self, ino: Nid, index: u64) -> bool {
         let page = self.files.get(&ino).and_then(|pages| pages.get(&index));
         page.is_some_and(|page| page.in_flight > 0)
     }

@@ -16,6 +16,7 @@ use crate::nodes::Node;
 use crate::pages::Pages;
 use crate::segments::{Heat, Segments};
 use crate::stats::Stats;
+use crate::write::FilePage;
 use flashlane_base::{Ns, mutant};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,6 +105,8 @@ pub(crate) struct State {
     pub(crate) has_checkpointer: bool,
     /// Heads are being given segments.
     pub(crate) assigning: bool,
+    /// The page that a checkpoint found under way last ([`State::is_quiet`]).
+    pub(crate) waited_for: Option<FilePage>,
     /// Somebody cleans because room is short.
     pub(crate) cleaning: bool,
     /// Somebody cleans, or writes, in idle time.
@@ -184,6 +187,7 @@ impl State {
             checkpointing: false,
             has_checkpointer: false,
             assigning: false,
+            waited_for: None,
             cleaning: false,
             tidying: false,
             ending: false,
