@@ -13,6 +13,7 @@
 
 mod blocks;
 mod contents;
+mod levels;
 pub mod mobibench;
 pub mod postmark;
 pub mod sqlite;
@@ -22,7 +23,8 @@ pub mod ycsb;
 use crate::experiment::FileSystem;
 use crate::histogram::Latencies;
 use crate::run::{
-    CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
+    CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, RunPlan, Subject, Watch, Work as Asked,
+    steady,
 };
 use crate::together::Together;
 use contents::Contents;
@@ -35,6 +37,7 @@ use flashlane_parafs::{
     check_pages, mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
+pub(crate) use levels::{FILE_SYSTEM, LEVELS, levels};
 use mobibench::Mobibench;
 use postmark::Postmark;
 use serde::Serialize;
@@ -307,8 +310,25 @@ impl Files {
     /// Sectors that files and nodes can have, and those that they have.
     pub(crate) fn sectors(&self) -> (u64, u64) {
         let space = self.fs.space();
-        let sectors = u64::from(space.page_bytes) / SECTOR_BYTES as u64;
+        let sectors = self.page_sectors();
         (space.pages * sectors, (space.pages - space.free) * sectors)
+    }
+
+    fn page_sectors(&self) -> u64 {
+        u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64
+    }
+
+    /// A look at the stack sees what the file system has written, too.
+    fn watch(&self, stack: &Watch) -> Watch {
+        let (fs, page) = (self.fs.clone(), self.page_sectors());
+        let probe = stack.probe.clone().map(|below| -> Probe {
+            Rc::new(move |now| {
+                let mut sample = below(now);
+                sample.counted.push((FILE_SYSTEM, levels::counted(&fs.stats(), page)));
+                sample
+            })
+        });
+        Watch { probe, ..stack.clone() }
     }
 
     /// Whether the first files of all jobs have room, each with an inode, and folders.
@@ -383,7 +403,8 @@ impl Files {
         let (course, by_then) = (bench.course(), self.fs.stats());
         let cpu = CpuSpan::until_now(cx);
         let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
-        bench.recorder.borrow_mut().begin(cx.now(), &bench.subject.watch);
+        let watch = self.watch(&bench.subject.watch);
+        bench.recorder.borrow_mut().begin(cx.now(), &watch);
         bench.last.set(cx.now());
         bench.cleaned.set(bench.cleaned());
         (bench.subject.begin)();
@@ -420,7 +441,7 @@ impl Files {
             written_below: now_below.host_written - below.host_written,
             read_below: now_below.host_read - below.host_read,
             stats,
-            page_sectors: u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64,
+            page_sectors: self.page_sectors(),
             cleaning: bench.cleaning.get().map(|began| began - recorder.start),
             checked: None,
             together: None,

@@ -7,7 +7,7 @@ use super::files::{FilesReport, named};
 use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
-use crate::personality::CallKind as Call;
+use crate::personality::{CallKind as Call, FILE_SYSTEM, LEVELS};
 use crate::together::Together;
 use flashlane_base::counters::Counters;
 use flashlane_ftl::kit::TierStats;
@@ -181,6 +181,11 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
                 ("ring_depth_most_slots", &t.ring_depth_most_slots),
             ] {
                 row.push((name.into(), Cell::Ratio(list.get(i).map(|n| *n as f64))));
+            }
+            let files = t.layers.get(FILE_SYSTEM);
+            for level in LEVELS {
+                let each = files.and_then(|files| files.get(level));
+                row.push(int(format!("fs_{level}"), each.map_or(0, |each| each[i])));
             }
             rows.push(row);
         }

@@ -104,19 +104,25 @@ const HEAT_COLUMNS_MAX: usize = 96;
 /// Points of a latency curve at most: more than a screen shows.
 const CURVE_POINTS_MAX: usize = 240;
 
+/// What each step adds to a sum that was `first`.
+///
+/// What is taken back later (a program that the medium refuses is counted when it is sent, and not any more when it
+/// comes back) stays with its step, and the next ones have less.
+fn differences_of(sums: impl Iterator<Item = u64>, first: u64) -> Vec<u64> {
+    let mut last = first;
+    let step = |sum: u64| {
+        let now = sum.max(last);
+        now - std::mem::replace(&mut last, now)
+    };
+    sums.map(step).collect()
+}
+
 pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
     let (r, before) = (&o.measured.recorder, &o.measured.before);
     let t = &r.timeline;
     let list = |of: fn(&Bucket) -> u64| -> Vec<u64> { t.buckets().iter().map(of).collect() };
     let differences = |first: u64, of: &dyn Fn(&Bucket) -> u64| -> Vec<u64> {
-        // A program that the medium refuses is counted when it is sent and not any more when it comes
-        // back: where that lies in the next step, the step before keeps it and the next has less.
-        let mut last = first;
-        let step = |b: &Bucket| {
-            let now = of(b).max(last);
-            now - std::mem::replace(&mut last, now)
-        };
-        t.buckets().iter().map(step).collect()
+        differences_of(t.buckets().iter().map(of), first)
     };
     let mut causes = BTreeMap::new();
     for cause in Cause::ALL {
@@ -135,11 +141,12 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
         Some(ratio(users, all))
     };
     let mut layers = BTreeMap::<_, BTreeMap<_, Vec<u64>>>::new();
-    let steps = t.samples().windows(2).flat_map(|w| std::iter::zip(&w[0].counted, &w[1].counted));
-    for ((layer, before), (_, now)) in steps {
-        for (before, now) in std::iter::zip(before, now) {
-            let each = layers.entry(*layer).or_default().entry(now.name).or_default();
-            each.push(now.value.saturating_sub(before.value));
+    let first = t.samples().first().into_iter().flat_map(|sample| &sample.counted);
+    for (n, (layer, counted)) in first.enumerate() {
+        for (i, number) in counted.iter().enumerate() {
+            let sums = ends.iter().filter_map(|s| Some(s.counted.get(n)?.1.get(i)?.value));
+            let each = differences_of(sums, number.value);
+            layers.entry(*layer).or_default().insert(number.name, each);
         }
     }
     layers.values_mut().for_each(|all| all.retain(|_, each| each.iter().any(|n| *n > 0)));

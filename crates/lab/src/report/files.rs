@@ -5,7 +5,7 @@
 
 use super::numbers::{Report, RunReport};
 use crate::histogram::LatencyNs;
-use crate::personality::{CallKind, Checked, Work};
+use crate::personality::{CallKind, Checked, Work, levels};
 use crate::together::Together;
 use crate::words::{aligned, aligned_left, grouped, row, short};
 use flashlane_base::counters::Counters;
@@ -128,7 +128,7 @@ impl FilesReport {
             (s.foreground_victims + s.background_victims + s.wear_victims) * below.segment_sectors;
         let trimmed = if below.on_flash { s.trims * below.segment_sectors } else { 0 };
         let of_trimmed = trimmed.saturating_sub(s.victim_valid_pages * page);
-        let nodes = s.fsync_nodes + s.checkpoint_nodes;
+        let [data, nodes, cleaning, in_place] = levels(s, page);
         FilesReport {
             calls_per_second: if seconds > 0.0 { all as f64 / seconds } else { 0.0 },
             calls,
@@ -140,10 +140,10 @@ impl FilesReport {
             amplification_below_ratio: ratio(below.programmed, work.written_below),
             traffic_sectors: Traffic {
                 users: written,
-                data: s.data_pages * page,
-                nodes: nodes.saturating_sub(s.moved_nodes) * page,
-                cleaning: (s.moved_pages + s.moved_nodes) * page,
-                in_place: s.meta_sectors,
+                data,
+                nodes,
+                cleaning,
+                in_place,
                 file_system: work.written_below,
                 gc: below.gc,
                 flash: below.programmed,

@@ -79,6 +79,43 @@ fn looking_on_changes_nothing() {
     assert!(unseen.runs.iter().all(|r| r.spans.spans.is_empty()));
 }
 
+/// What a file system writes is the same over time and as a whole, cleaning apart; it is drawn where
+/// there is one, and every timeline has its columns.
+#[test]
+fn what_a_file_system_writes_over_time_adds_up() {
+    const FILES: &str = "[device]\npreset = \"parafs\"\n[device.geometry]\nchannels = 2\n\
+        chunks_per_pu = 96\npages_per_block = 16\n\
+        [[target]]\nkind = \"parafs\"\nmeta_percent = 20\ncache_pages = 256\ncache_nodes = 256\n\
+        dirty_pages = 128\n\
+        [[workload]]\nfiles = \"fileserver\"\nnfiles = 150\nfilesize = \"48KiB\"\nnthreads = 8\n\
+        written = \"48MiB\"\n";
+    let report = report_of(FILES, &[]);
+    let r = &report.runs[0];
+    let t = r.files.as_ref().expect("files").traffic_sectors;
+    let course = &r.timeline.layers["file_system"];
+    for (name, whole) in [
+        ("data_sectors", t.data),
+        ("node_sectors", t.nodes),
+        ("cleaning_sectors", t.cleaning),
+        ("in_place_sectors", t.in_place),
+    ] {
+        let each = course.get(name).unwrap_or_else(|| panic!("{name} in {course:?}"));
+        assert_eq!(each.len(), r.timeline.operations.len(), "{name}");
+        // What was in memory when the last call ended is in no span.
+        let sum: u64 = each.iter().sum();
+        assert!(sum > whole / 2 && sum <= whole, "{name}: {sum} of {whole}");
+    }
+    let drawn = "What the file system writes, by level";
+    assert!(report.to_html().contains(drawn));
+    let other = report_of(EXPERIMENT, &[]);
+    assert!(!other.to_html().contains(drawn));
+    for report in [report, other] {
+        assert!(
+            report.timeline_csv().lines().next().expect("a head").contains("fs_cleaning_sectors")
+        );
+    }
+}
+
 /// What a layer counts is the same over time and as a whole; it is drawn where it is.
 #[test]
 fn the_slc_part_over_time_adds_up() {

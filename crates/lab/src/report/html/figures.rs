@@ -80,6 +80,7 @@ pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
     figures.extend(curves(report));
     figures.extend(slowest(report));
     figures.extend(super::parts::breakdown(report));
+    figures.extend(super::causes::of_file_system(report));
     figures.extend(super::causes::amplification(report));
     figures.extend(super::slc::figure(report));
     figures.extend(super::ghosts::figure(report));
