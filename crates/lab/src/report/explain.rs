@@ -281,6 +281,11 @@ fn compare_amplification(report: &Report) -> Option<String> {
         .map(|(b, w)| (w.0 - b.0, b.0, w.0, w.1))
         .max_by(|a, b| a.0.total_cmp(&b.0))?;
     let why = match cause {
+        // A file system writes more than its users, nodes and what it cleans.
+        Cause::User if after.max(before) > 1.0 => format!(
+            "what grew most is what the file system wrote ({after:.2} against {before:.2} per sector of \
+             its users)"
+        ),
         // User data grows when less of it is overwritten or discarded in the buffer.
         Cause::User => format!(
             "of its sectors {:.0}% were overwritten or discarded before they were programmed, against \
