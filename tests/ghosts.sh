@@ -82,6 +82,21 @@ serve_as() {
         attach "$sector"
     fi
 }
+# Linux 6.18 does not mount where the first fast commit behind a full one was cut in its middle, whatever lies below
+# (bench/runs/2026-11-26-idiscard-live): it waits for its tail in vain. A user calls e2fsck, and nothing is lost.
+mount_behind_a_kill() {
+    case $case in
+        *fast_commit*)
+            timeout 120 mount -t ext4 -o "$flags" "$loop" mnt >out 2>err && return
+            if grep -q "Operation canceled\|probably corrupted" err; then
+                torn=$((torn + 1))
+                timeout 120 e2fsck -fy "$loop" >out 2>err
+                [ $? -le 1 ] || { fail "seed $seed, $case: e2fsck of a fast commit that was cut"; cat out err; exit 1; }
+            fi
+            ;;
+    esac
+    must "mount behind a kill" mount -t ext4 -o "$flags" "$loop" mnt
+}
 a_round() {
     must "mount" mount -t ext4 -o discard "$loop" mnt
     must "a round" "$worker" mnt notes "$seed" work
@@ -105,7 +120,7 @@ layouts="
 also='' sector=4096 block=4096 case="the server"
 begin --idiscard
 attach 4096
-done_rounds=0 crashes=0
+done_rounds=0 crashes=0 torn=0
 while [ "$done_rounds" -lt "$rounds" ]; do
     # One layout for 20 rounds, by the seed; each with and without all that may be discarded beside inodes.
     number=$((seed / 20 % 10 + 2))
@@ -154,7 +169,7 @@ while [ "$done_rounds" -lt "$rounds" ]; do
             umount -l disk 2>/dev/null
             begin "--idiscard$also"
             attach "$sector"
-            must "mount behind a kill" mount -t ext4 -o "$flags" "$loop" mnt
+            mount_behind_a_kill
             must "what was synced" "$worker" mnt notes "$seed" check
         fi
         ends_clean
@@ -165,6 +180,7 @@ while [ "$done_rounds" -lt "$rounds" ]; do
     must "unmount" umount mnt
 done
 echo "ok    $done_rounds rounds, $crashes kills: no ghosts, fsck finds nothing, all files are there"
+[ "$torn" -eq 0 ] || echo "      behind $torn kills e2fsck mended a fast commit that was cut"
 
 serve_as "" 4096
 block=4096

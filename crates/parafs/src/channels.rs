@@ -353,6 +353,7 @@ mod tests {
     use super::*;
     use crate::format::{Owner, Shape};
     use crate::segments::{Heat, Segments};
+    use crate::state::{Need, Stop};
     use flashlane_rt::{CostTable, Virtual};
     use flashlane_testkit::Ram;
     use std::cell::RefCell;
@@ -567,5 +568,33 @@ mod tests {
         // Sixteen reads weigh as much as two writes.
         assert_eq!(places(Dispatch::Aware), [1, 3, 3, 3]);
         assert_eq!(places(Dispatch::Fifo), [3, 3, 2, 2]);
+    }
+
+    /// One head has as many pages as an fsync's nodes take. They go over all channels all the same, as
+    /// long as there is room.
+    #[test]
+    fn nodes_of_fsyncs_go_over_all_channels() {
+        let all = channels(Schedule { dispatch: Dispatch::Fifo, ..Schedule::default() });
+        let mut segments = Segments::new(all.layout, all.clone());
+        let (heat, free) = (Heat::WarmNode, segments.free());
+        // What a checkpoint does without, and an fsync where room is short: one segment for all.
+        let give = |segments: &mut Segments, need: Stop| {
+            let Stop::Need(Need::Segments { region, .. }) = need else { panic!("{need:?}") };
+            let chosen = segments.choose(region, heat, true, 0);
+            segments.promise(&chosen);
+            segments.assign(heat, &chosen, true);
+        };
+        let need = segments.reserve(heat, 2, free).expect_err("no head has anything");
+        give(&mut segments, need);
+        assert_eq!(segments.reserve(heat, 2, free), Ok(()), "all others are kept");
+        let mut count = [0; 4];
+        for _ in 0..16 {
+            while let Err(need) = segments.reserve(heat, 1, free - 8) {
+                give(&mut segments, need);
+            }
+            let addr = segments.allocate_reserved(heat, Owner::default());
+            count[all.layout.region_of(all.layout.segment_of(addr).0) as usize] += 1;
+        }
+        assert_eq!(count, [4; 4]);
     }
 }

@@ -102,8 +102,9 @@ impl State {
         if !self.segments.has_for_all(&wanted) {
             return Err(Stop::Fail(FsError::NoSpace));
         }
+        // It takes no segment that it can do without.
         for (heat, pages) in wanted {
-            self.segments.reserve(heat, pages)?;
+            self.segments.reserve(heat, pages, u32::MAX)?;
         }
 
         // From here on nothing lacks.

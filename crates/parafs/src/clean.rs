@@ -58,6 +58,11 @@ impl State {
         (2 * dirty).div_ceil(pages) as u32
     }
 
+    /// Free segments that nobody takes who is not cleaning: those, and what cleaning moves to.
+    pub(crate) fn kept_from_all(&self) -> u32 {
+        self.free_for_nodes() + 4
+    }
+
     /// The same where only cleaning goes on: what it takes for the nodes that are dirty, and for a few that
     /// cleaning makes dirty.
     pub(crate) fn free_for_checkpoint(&self) -> u32 {

@@ -337,14 +337,23 @@ impl Segments {
     /// The next page for content of this heat, in the region whose turn it is. It counts as pending
     /// until its write has ended ([`Segments::arrived`]). Of the free segments `kept` are for others.
     pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
-        let may_get = self.free() > kept;
-        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
-        let able = |region: u32| has(region) || may_get && !self.free[region as usize].is_empty();
-        match self.next_region(heat, able) {
-            Some(region) if has(region) => Ok(self.give(region, heat, owner)),
+        match self.next_able(heat, kept) {
+            Some(region) if self.has(region, heat) > 0 => Ok(self.give(region, heat, owner)),
             Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
             None => Err(Stop::Need(Need::Room { kept })),
         }
+    }
+
+    /// Pages that the head of a region and a heat can give without another segment.
+    fn has(&self, region: u32, heat: Heat) -> u64 {
+        self.head_has(&self.heads[self.head(region, heat)])
+    }
+
+    /// The region that content of this heat goes to next: its head has a page, or may get a segment.
+    fn next_able(&self, heat: Heat, kept: u32) -> Option<u32> {
+        let may_get = self.free() > kept;
+        let may_get = |region: u32| may_get && !self.free[region as usize].is_empty();
+        self.next_region(heat, |region| self.has(region, heat) > 0 || may_get(region))
     }
 
     /// The region that content of this heat goes to next, of those that are able to take it: the one
@@ -361,16 +370,25 @@ impl Segments {
         }
     }
 
-    /// Heads have so many pages of this heat, so that [`Segments::allocate_reserved`] gives them.
-    pub(crate) fn reserve(&self, heat: Heat, pages: u64) -> Step<()> {
+    /// Heads have so many pages of this heat, so that [`Segments::allocate_reserved`] gives them. As long
+    /// as more segments are free than `kept`, they go over the regions as those of
+    /// [`Segments::allocate`] do: the pages that one head has left do not do for all.
+    pub(crate) fn reserve(&self, heat: Heat, pages: u64, kept: u32) -> Step<()> {
+        match self.next_able(heat, kept) {
+            Some(region)
+                if self.has(region, heat) == 0 && !mutant!("parafs.one-head-for-nodes") =>
+            {
+                return Err(Stop::Need(Need::Segments { region, heat }));
+            }
+            _ => {}
+        }
         let regions = 0..self.layout.shape.regions;
-        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]);
-        if regions.clone().map(has).sum::<u64>() >= pages {
+        if regions.clone().map(|region| self.has(region, heat)).sum::<u64>() >= pages {
             return Ok(());
         }
         let least = regions
             .filter(|region| !self.free[*region as usize].is_empty())
-            .min_by_key(|region| (has(*region), *region));
+            .min_by_key(|region| (self.has(*region, heat), *region));
         match least {
             Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
             None => Err(Stop::Need(Need::Room { kept: 0 })),
@@ -389,7 +407,7 @@ impl Segments {
 
     /// The next page, of those that were reserved.
     pub(crate) fn allocate_reserved(&mut self, heat: Heat, owner: Owner) -> Addr {
-        let has = |region: u32| self.head_has(&self.heads[self.head(region, heat)]) > 0;
+        let has = |region: u32| self.has(region, heat) > 0;
         let region = self.next_region(heat, has).expect("they were reserved");
         self.give(region, heat, owner)
     }
@@ -552,7 +570,7 @@ impl Segments {
         let take = |few: bool| -> Vec<(u32, u32)> {
             let most = if few { 1 } else { self.layout.assigned() };
             let is_short = |other| match mutant!("parafs.heads-run-out-one-by-one") {
-                true => self.head_has(&self.heads[self.head(other, heat)]) == 0,
+                true => self.has(other, heat) == 0,
                 false => self.heads[self.head(other, heat)].next.is_empty(),
             };
             let whose = |other: &u32| *other == region || !few && is_short(*other);

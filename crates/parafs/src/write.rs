@@ -67,7 +67,7 @@ impl State {
         // what was won.
         let kept = match by {
             By::Cleaner | By::Promised => self.free_for_checkpoint(),
-            By::Anybody => self.free_for_nodes() + 4,
+            By::Anybody => self.kept_from_all(),
             By::IdleCleaner => self.free_min(),
         };
         // What heads have left is the cleaner's, too.
@@ -179,7 +179,7 @@ impl State {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        self.segments.reserve(Heat::WarmNode, batch.len() as u64)?;
+        self.segments.reserve(Heat::WarmNode, batch.len() as u64, self.kept_from_all())?;
         self.batches += 1;
         let whole = Batch { number: self.batches, nodes: batch.len() as u32 };
         let version = self.version;

@@ -787,18 +787,18 @@ impl Place {
         let p = &self.pools[pool];
         let takes = if p.spec.own == p.spec.host { p.unit } else { p.line_sectors };
         self.outlook(pool, moving) >= (takes + self.for_victims(pool) + p.reserve) as i64
-            && self.leaves_barrier(pool, takes)
+            && self.leaves_barrier(pool, takes, moving)
     }
 
     /// Blocks that are on their way come behind a barrier: the host leaves room for that in what is free
     /// now. Lines over all PUs are few, and counted in the reserve.
-    fn leaves_barrier(&self, pool: usize, takes: u32) -> bool {
+    fn leaves_barrier(&self, pool: usize, takes: u32, moving: u32) -> bool {
         let p = &self.pools[pool];
         if p.reserve == 0 || p.abreast() == 1 || mutant!("kit.host-takes-what-barriers-need") {
             return true;
         }
         let now = self.streams[p.spec.own].left + p.free_lines * p.line_sectors;
-        p.coming == 0 || now >= takes + p.reserve
+        p.coming == 0 || i64::from(now) >= i64::from(takes + p.reserve) + self.owed(pool, moving)
     }
 
     /// What victims may need before any of them is free: a line, or one for each that is being read where
@@ -876,10 +876,14 @@ impl Place {
     /// victim can need before it is free.
     pub(super) fn outlook(&self, pool: usize, moving: u32) -> i64 {
         let p = &self.pools[pool];
-        let valid = |line: &u32| self.lines[*line as usize].valid as i64;
+        self.streams[p.spec.own].left as i64 + p.promised as i64 - self.owed(pool, moving)
+    }
+
+    /// Sectors that GC still moves into a pool: of its victims, and those that it has read.
+    fn owed(&self, pool: usize, moving: u32) -> i64 {
+        let valid = |line: &u32| i64::from(self.lines[*line as usize].valid);
         let into = self.pools.iter().filter(|other| other.spec.into == pool);
-        let to_move: i64 = into.flat_map(|other| &other.victims).map(valid).sum();
-        self.streams[p.spec.own].left as i64 + p.promised as i64 - to_move - moving as i64
+        into.flat_map(|other| &other.victims).map(valid).sum::<i64>() + i64::from(moving)
     }
 
     /// True when a victim of another pool may send so many sectors to this one.
