@@ -20,7 +20,7 @@ use crate::state::{Need, State, Step, Stop};
 use crate::write::{By, FilePage};
 use flashlane_base::mutant;
 use flashlane_rt::{Cx, Join};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Segments that one cleaner empties before a checkpoint frees them.
@@ -249,7 +249,8 @@ impl State {
             }
         }
         if by_region.is_empty() {
-            return self.segments.victim().map(|victim| vec![victim]).into_iter().collect();
+            let victim = self.segments.victim(&BTreeSet::new());
+            return victim.map(|victim| vec![victim]).into_iter().collect();
         }
         by_region.into_values().collect()
     }
@@ -375,8 +376,9 @@ impl Fs {
 
     /// Empties some segments, one after the other. `empty` ones a checkpoint frees already.
     async fn empty_one_by_one(self: &Arc<Fs>, cx: &Cx, empty: u32) -> Result<()> {
+        let mut emptied = BTreeSet::new();
         for _ in empty..VICTIMS {
-            let Some(victim) = self.lock().segments.victim() else { break };
+            let Some(victim) = self.lock().segments.victim(&emptied) else { break };
             // What it holds has to go somewhere.
             let (free, pages) = {
                 let s = self.lock();
@@ -386,7 +388,10 @@ impl Fs {
                 break;
             }
             match self.empty(cx, victim, By::Cleaner).await {
-                Ok(()) => self.lock().stats.foreground_victims += 1,
+                Ok(()) => {
+                    emptied.insert(victim);
+                    self.lock().stats.foreground_victims += 1;
+                }
                 // A checkpoint frees what was won so far.
                 Err(FsError::NoSpace) => break,
                 Err(e) => return Err(e),

@@ -636,10 +636,12 @@ impl Segments {
     }
 
     /// The segment that is cleaned soonest: the one with the fewest valid pages (paper, 3.3:
-    /// "foreground paraGC employs greedy algorithm"), if that wins a page.
-    pub(crate) fn victim(&self) -> Option<u32> {
+    /// "foreground paraGC employs greedy algorithm"), if that wins a page. None of `but`: what is left in
+    /// those are nodes, which go with the next checkpoint.
+    pub(crate) fn victim(&self, but: &BTreeSet<u32>) -> Option<u32> {
+        let again = mutant!("parafs.victim-again");
         (0..self.all.len() as u32)
-            .filter(|segment| self.is_victim(*segment))
+            .filter(|segment| self.is_victim(*segment) && (again || !but.contains(segment)))
             .min_by_key(|segment| self.all[*segment as usize].valid)
     }
 

@@ -343,6 +343,17 @@ fn the_example_shows_what_two_cleaners_cost() {
     assert!(faster > 1.1, "{faster}");
 }
 
+/// One cleaner empties several segments before a checkpoint frees them: none twice, though the nodes
+/// that are valid there are written with that checkpoint only.
+#[test]
+fn one_cleaner_takes_a_victim_once() {
+    let report = ran(SMALL, &["target.0.policy=base", "workload.0.nfiles=500"]);
+    let (_, files) = good(&report);
+    let fs = |name: &str| files.file_system[name];
+    let (cleaned, freed) = (fs("foreground_victims"), fs("trims"));
+    assert!(cleaned > 50 && cleaned * 10 <= freed * 11, "{cleaned} cleaned, {freed} freed");
+}
+
 /// 512 MiB in 8 channels, and fifty writers.
 const MANY_WRITERS: [&str; 7] = [
     "device.geometry.channels=8",
