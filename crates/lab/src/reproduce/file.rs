@@ -28,6 +28,7 @@
 //! application = "bundled:oltp-{mode}.json"  # what wrote it: { "reads": { "count": 1 }, "writes": { "count": 1 } }
 //! [size.full]                      # and [size.ci]: what other sizes change
 //! set = ["workload.0.runtime=30s"]
+//! causes = ["..."]                 # where what differs comes from at this size; else what the file says
 //! [[plot]]
 //! title = "Bandwidth"
 //! x = "threads"
@@ -156,6 +157,8 @@ struct SizeChanges {
     /// Values of axes that are measured, where not all are.
     values: Vec<(String, Vec<String>)>,
     expected: Option<Verdict>,
+    /// In place of those of the whole file, where there are any.
+    causes: Vec<String>,
 }
 
 /// A figure's file.
@@ -166,7 +169,7 @@ pub struct FigureFile {
     expected: Verdict,
     pub ours: Vec<String>,
     /// Where a difference from the paper comes from, with the rows that show it.
-    pub causes: Vec<String>,
+    causes: Vec<String>,
     pub mechanism: Option<String>,
     devices: Vec<(String, DeviceChoice)>,
     /// What the host's CPU work costs, of a mechanism; nothing without `costs`.
@@ -318,6 +321,12 @@ impl FigureFile {
     /// The verdict that is expected; a change of it fails.
     pub fn expected(&self) -> Verdict {
         self.of_size().and_then(|size| size.expected).unwrap_or(self.expected)
+    }
+
+    /// Where a difference from the paper comes from at this size.
+    pub(super) fn causes(&self) -> &[String] {
+        let of_size = self.of_size().filter(|size| !size.causes.is_empty());
+        of_size.map_or(&self.causes, |size| &size.causes)
     }
 
     /// The device called so. Asserts that there is one: files with a mechanism are compiled in.
@@ -517,7 +526,8 @@ fn sizes(root: &Section<'_>) -> BTreeMap<&'static str, SizeChanges> {
         }
         let (set, parameters) = (s.changes("set"), parameters(&s));
         let expected = s.word("expected", &VERDICTS);
-        found.insert(size.name(), SizeChanges { set, parameters, values, expected });
+        let causes = s.texts("causes");
+        found.insert(size.name(), SizeChanges { set, parameters, values, expected, causes });
         s.finish();
     }
     table.finish();

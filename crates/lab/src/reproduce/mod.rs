@@ -318,7 +318,7 @@ impl Figure {
             paper: file.paper.clone(),
             costs: file.costs_name(),
             ours: file.ours.clone(),
-            causes: file.causes.clone(),
+            causes: file.causes().to_vec(),
             machine: file.is_live().then(|| machine.to_string()),
             notes,
             rows,
@@ -341,8 +341,12 @@ impl FigureFile {
         }
         let left_out = self.left_out();
         for spec in &self.rows {
-            let mut chosen = spec.here.selectors().into_iter();
-            if chosen.any(|of| left_out.contains(&of.series)) {
+            let chosen = spec.here.selectors().into_iter();
+            let (gone, there): (Vec<_>, Vec<_>) =
+                chosen.partition(|of| left_out.contains(&of.series));
+            if !gone.is_empty() {
+                // What this size has is looked at all the same.
+                there.into_iter().try_for_each(|of| points.have(of).map(drop)).map_err(bad)?;
                 continue;
             }
             rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
@@ -387,7 +391,8 @@ impl FigureResult {
     /// The table and the verdict.
     pub fn to_text(&self) -> String {
         let mut rows = vec![row(["what", "paper", "here", "unit", "rule", "verdict"])];
-        for r in &self.rows {
+        // Of one that was interrupted only what was measured.
+        for r in self.rows.iter().filter(|r| r.here.is_some() || !self.interrupted) {
             rows.push(vec![
                 r.what.clone(),
                 r.paper.map_or("-".into(), number),
@@ -403,11 +408,13 @@ impl FigureResult {
                 .into(),
             ]);
         }
-        let mut text = format!("{}: {} ({})\n\n", self.name, self.title, self.paper);
+        let (name, title, paper, size) = (&self.name, &self.title, &self.paper, self.size);
+        let mut text = format!("{name}: {title} ({paper}), {size} size\n\n");
         text += &aligned(&rows);
         text += &format!("\nverdict: {} ({})\n", self.verdict, self.count());
         if self.interrupted {
-            text += "INTERRUPTED: rows without a value were not measured\n";
+            let lacking = self.rows.iter().filter(|r| r.here.is_none()).count();
+            text += &format!("INTERRUPTED: {lacking} more rows were not measured\n");
         } else if !self.as_expected() {
             text += &format!("EXPECTED: {}\n", self.expected);
         }
@@ -423,7 +430,7 @@ impl FigureResult {
         for ours in &self.ours {
             text += &format!("ours: {ours}\n");
         }
-        for cause in &self.causes {
+        for cause in self.causes.iter().filter(|_| !self.interrupted) {
             text += &format!("cause: {cause}\n");
         }
         text + "\n"

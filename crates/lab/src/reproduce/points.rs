@@ -116,6 +116,20 @@ impl Points {
         Ok(self.0.iter().any(|point| of.takes(point)))
     }
 
+    /// Why choices of points, all of which were measured, give no value.
+    pub(super) fn why_none(&self, chosen: &[&Selector]) -> String {
+        let of = |of: &&Selector| {
+            let taken = || self.0.iter().filter(|point| of.takes(point));
+            let has = taken().filter(|point| point.values.contains_key(&of.metric)).count();
+            match taken().count() {
+                all if has < all => format!("`{of}` has a value at {has} of its {all} points"),
+                all => format!("`{of}` is {all} points"),
+            }
+        };
+        let said: Vec<String> = chosen.iter().map(of).collect();
+        format!("it has no value, as its points do not fit: {}", said.join(", "))
+    }
+
     /// The points of a choice, with what it asks of each; `None` where there are none, or one is missing.
     pub(super) fn choose<'a>(&'a self, of: &Selector) -> Option<Vec<(&'a Point, f64)>> {
         let taken = self.0.iter().filter(|point| of.takes(point));

@@ -303,7 +303,15 @@ impl RowSpec {
                 true if !is_there => return Err(format!("`{what}`: no point is there")),
                 true => {
                     self.is_one(&here, points).map_err(|why| format!("`{what}`: {why}"))?;
-                    rows.push(self.row(what, here, &at.join(" "), points));
+                    let row = self.row(what, &here, &at.join(" "), points);
+                    if row.here.is_none() && !points.lack_some() {
+                        return Err(format!(
+                            "`{}`: {}",
+                            row.what,
+                            points.why_none(&here.selectors())
+                        ));
+                    }
+                    rows.push(row);
                 }
                 false => {}
             }
@@ -335,7 +343,7 @@ impl RowSpec {
         }
     }
 
-    fn row(&self, what: String, of: Here, at: &str, points: &Points) -> Row {
+    fn row(&self, what: String, of: &Here, at: &str, points: &Points) -> Row {
         let paper = self.paper.iter().find(|(place, _)| place == at || place.is_empty());
         let paper = paper.map(|(_, value)| *value);
         let rule = match (self.rule, paper) {
@@ -344,7 +352,7 @@ impl RowSpec {
             (None, Some(_)) => Rule::WithinPercent(WITHIN_PERCENT),
             (Some(rule), _) => rule,
         };
-        let estimate = self.estimate(&of, points);
+        let estimate = self.estimate(of, points);
         let here = estimate.as_ref().map(|estimate| estimate.mean);
         Row {
             what,
@@ -358,7 +366,7 @@ impl RowSpec {
             input: self.input,
             because: self.because.clone(),
             place: match of {
-                Here::One(of) => Some(of),
+                Here::One(of) => Some(of.clone()),
                 _ => None,
             },
         }
@@ -508,6 +516,22 @@ mod tests {
         assert!(says("a y n=1").contains("there are x"));
         assert!(says("a x n=9").contains("no point is there"));
         assert!(spec("a x n=9", None, None).rows(&points(), true).unwrap().is_empty());
+    }
+
+    /// Two grids of one series have no axis in common; of two series one has more seeds.
+    #[test]
+    fn a_row_whose_points_do_not_fit_is_refused() {
+        let of = |series: &str, axis: &str, n: u32| {
+            Point::new(series, [(axis, n.to_string())]).with("x", 1.0)
+        };
+        let grids = Points(vec![of("a", "n", 1), of("a", "m", 1)]);
+        let says = spec("a x", None, None).rows(&grids, false).unwrap_err();
+        assert!(says.contains("do not fit: `a x` is 2 points"), "{says}");
+        let seeds = Points(vec![of("a", "n", 1), of("a", "n", 2), of("b", "n", 1)]);
+        let here = Here::Ratio(Here::One(one("a x")).into(), Here::One(one("b x")).into());
+        let over = RowSpec { here, over: Some("n".into()), ..spec("a x", None, None) };
+        let says = over.rows(&seeds, false).unwrap_err();
+        assert!(says.contains("`a x` is 2 points, `b x` is 1 points"), "{says}");
     }
 
     #[test]

@@ -14,3 +14,21 @@ fn every_figure_has_a_good_file() {
     assert!(said.contains("did you mean `lightnvm-table1`"), "{said}");
     assert_eq!(find("all").unwrap().len(), FIGURES.len());
 }
+
+/// A size may say where what differs comes from there; others have what the file says.
+#[test]
+fn causes_are_of_a_size() {
+    let text = r#"
+causes = ["small blocks"]
+mechanism = "lightnvm-fig4"
+[size.full]
+causes = ["large blocks"]
+[[row]]
+what = "x"
+here = "a x"
+"#;
+    let causes =
+        |size| FigureFile::parse("x.toml", text, size).expect("it is good").causes().to_vec();
+    assert_eq!(causes(Size::Small), ["small blocks"]);
+    assert_eq!(causes(Size::Full), ["large blocks"]);
+}
