@@ -509,19 +509,21 @@ mod tests {
     }
 
     /// A head gets ten segments at a time, with those of its heat that have no next, where that
-    /// leaves what cleaners want: they would take them back at once, and again.
+    /// leaves what cleaners want: they would take them back at once, and again. Else heads that have
+    /// nearly run out get one each, as long as there is room to change anything.
     #[test]
     fn heads_leave_what_cleaners_would_take_back() {
         let all = sized(Schedule::default(), 1_000);
         let segments = Segments::new(all.layout, all.clone());
         let (free, many) = (segments.free(), 4 * all.layout.assigned());
         assert!(many == 40 && free > 1_000);
-        let gets = |for_checkpoint, keep| {
-            segments.choose(1, Heat::WarmData, for_checkpoint, keep).len() as u32
+        let gets = |for_checkpoint, keep, least| {
+            segments.choose(1, Heat::WarmData, for_checkpoint, (keep, least)).len() as u32
         };
-        assert_eq!((gets(false, 0), gets(false, free - many)), (many, many));
-        assert_eq!((gets(false, free - many + 1), gets(false, free + 1)), (1, 1));
-        assert_eq!(gets(true, 0), 1);
+        assert_eq!((gets(false, 0, 0), gets(false, free - many, 0)), (many, many));
+        assert_eq!((gets(false, free - many + 1, 0), gets(false, free + 1, free - 4)), (4, 4));
+        assert_eq!(gets(false, free + 1, free - 3), 1);
+        assert_eq!(gets(true, 0, 0), 1);
     }
 
     /// One write of the window names segments for all heads that fill their last, not for those that have one
@@ -532,7 +534,7 @@ mod tests {
         let mut segments = Segments::new(all.layout, all.clone());
         let heat = Heat::WarmData;
         let gets = |segments: &mut Segments, region: u32| -> BTreeSet<u32> {
-            let chosen = segments.choose(region, heat, false, 0);
+            let chosen = segments.choose(region, heat, false, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             chosen.into_iter().map(|(_, region)| region).collect()
@@ -554,7 +556,7 @@ mod tests {
             let all = channels(how);
             let mut segments = Segments::new(all.layout, all.clone());
             let heat = Heat::WarmData;
-            let chosen = segments.choose(0, heat, false, 0);
+            let chosen = segments.choose(0, heat, false, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             (0..16).for_each(|_| drop(all.queue(Kind::Read, 0)));
@@ -580,7 +582,7 @@ mod tests {
         // What a checkpoint does without, and an fsync where room is short: one segment for all.
         let give = |segments: &mut Segments, need: Stop| {
             let Stop::Need(Need::Segments { region, .. }) = need else { panic!("{need:?}") };
-            let chosen = segments.choose(region, heat, true, 0);
+            let chosen = segments.choose(region, heat, true, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
         };

@@ -430,7 +430,8 @@ impl State {
     /// Free segments that a head gets next.
     fn choose(&self, region: u32, heat: Heat, cleaners: Cleaners) -> Vec<(u32, u32)> {
         let for_checkpoint = self.has_checkpointer && !mutant!("parafs.checkpoint-takes-many");
-        self.segments.choose(region, heat, for_checkpoint, self.takes_back_below(cleaners))
+        let keep = (self.takes_back_below(cleaners), self.free_min());
+        self.segments.choose(region, heat, for_checkpoint, keep)
     }
 }
 

@@ -555,34 +555,40 @@ impl Segments {
     }
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
-    /// have none beside those they fill: (segment, region). One write of the window names them all, and who comes to
-    /// those heads need not wait for another. Where few are left, or for a checkpoint, it is one for that
-    /// head: what one head does not need another one may. So it is where fewer than `keep` were left behind
-    /// that: a cleaner would take them back, and nobody would get anywhere.
+    /// have none beside those they fill: (segment, region). One write of the window names them all, and
+    /// who comes to those heads need not wait for another. Where few are left, or fewer than `keep` would
+    /// be, it is one for that head and for others that have nearly run out: a cleaner would take more back,
+    /// and nobody would get anywhere. Where that leaves fewer than `least`, or for a checkpoint, it is one
+    /// for that head: what one head does not need another one may.
     pub(crate) fn choose(
         &self,
         region: u32,
         heat: Heat,
         for_checkpoint: bool,
-        keep: u32,
+        (keep, least): (u32, u32),
     ) -> Vec<(u32, u32)> {
-        let regions = self.layout.shape.regions;
-        let take = |few: bool| -> Vec<(u32, u32)> {
-            let most = if few { 1 } else { self.layout.assigned() };
-            let is_short = |other| match mutant!("parafs.heads-run-out-one-by-one") {
-                true => self.has(other, heat) == 0,
-                false => self.heads[self.head(other, heat)].next.is_empty(),
-            };
-            let whose = |other: &u32| *other == region || !few && is_short(*other);
-            let whose = (0..regions).filter(whose);
+        let (regions, pages) = (self.layout.shape.regions, self.layout.shape.segment_pages);
+        let alone = mutant!("parafs.heads-run-out-one-by-one");
+        let is_last = |other: u32| self.heads[self.head(other, heat)].next.is_empty();
+        let is_nearly_out = |other: u32| self.has(other, heat) <= u64::from(pages / 4);
+        let take = |most: u32, others: &dyn Fn(u32) -> bool| -> Vec<(u32, u32)> {
+            let whose = |other: &u32| *other == region || !alone && others(*other);
             let of = |other: u32| self.free[other as usize].iter().map(move |s| (*s, other));
-            whose.flat_map(|other| of(other).take(most as usize)).collect()
+            (0..regions).filter(whose).flat_map(|other| of(other).take(most as usize)).collect()
         };
-        let many = take(for_checkpoint || self.free() < 4 * regions.max(4));
-        let left = self.free() - many.len() as u32;
-        match left < keep && !mutant!("parafs.heads-take-what-cleaners-want") {
-            true => take(true),
-            false => many,
+        let leaves = |chosen: &[(u32, u32)], keep: u32| self.free() - chosen.len() as u32 >= keep;
+        let all = mutant!("parafs.heads-take-what-cleaners-want");
+        if for_checkpoint {
+            return take(1, &|_| false);
+        }
+        let many = take(self.layout.assigned(), &is_last);
+        if self.free() >= 4 * regions.max(4) && (all || leaves(&many, keep)) {
+            return many;
+        }
+        let few = take(1, &is_nearly_out);
+        match leaves(&few, least) || mutant!("parafs.heads-take-the-last") {
+            true => few,
+            false => take(1, &|_| false),
         }
     }
 
