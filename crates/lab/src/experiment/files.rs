@@ -95,7 +95,21 @@ impl FileSystem {
 
     /// Reads its keys. `on_flash` where the target gives it flash blocks.
     pub(super) fn read(s: &Section<'_>, on_flash: bool) -> FileSystem {
-        let policy = s.word("policy", Policy::words(on_flash)).unwrap_or_default();
+        let elsewhere = |word: &str| {
+            let is = |words: &[(&str, Policy)]| words.iter().any(|(known, _)| *known == word);
+            is(Policy::words(!on_flash)) && !is(Policy::words(on_flash))
+        };
+        let policy = match s.text("policy") {
+            Some(word) if elsewhere(word) => {
+                let stands = match on_flash {
+                    true => "stands on a block SSD: `kind = \"pftl\"` and [target.parafs] with it",
+                    false => "needs flash blocks: `kind = \"parafs\"` and it in [[target]]",
+                };
+                s.complain("policy", format!("`policy` is `{word}`, which {stands}"));
+                Policy::default()
+            }
+            _ => s.word("policy", Policy::words(on_flash)).unwrap_or_default(),
+        };
         let mut fs = FileSystem {
             policy,
             segment_pages: SEGMENT_PAGES,

@@ -434,8 +434,8 @@ fn a_policy_says_what_a_segment_is_and_stands_where_it_can() {
         let why = parsed(text, &[set]).expect_err(set);
         assert!(why.contains("`policy`") && why.contains(says), "{why}");
     };
-    refused(SMALL, "target.0.policy=f2fs", "block-stripe");
-    refused(&above, "target.0.parafs.policy=mgc", "f2fs-sb");
+    refused(SMALL, "target.0.policy=f2fs", "stands on a block SSD");
+    refused(&above, "target.0.parafs.policy=mgc", "needs flash blocks");
     for policy in ["f2fs", "f2fs-sb"] {
         let set = format!("target.0.parafs.policy={policy}");
         let report = ran(&above, &[&set, "workload.0.written=64MiB", "workload.0.nfiles=100"]);
