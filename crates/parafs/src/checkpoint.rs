@@ -266,16 +266,40 @@ impl Fs {
     /// The medium did not take it. The file system is read-only then: what it would write from now
     /// on could not be found again.
     pub async fn checkpoint(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
-        self.take_checkpoint(cx, false).await
+        self.take_checkpoint(cx, false, |_| true).await
     }
 
-    pub(crate) async fn take_checkpoint(self: &Arc<Fs>, cx: &Cx, clean: bool) -> Result<()> {
+    /// The same if it is still `wanted` when it can begin: of many who want one for the same reason the
+    /// first one takes it.
+    pub(crate) async fn checkpoint_if(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        wanted: impl Fn(&State) -> bool,
+    ) -> Result<()> {
+        let wanted = |s: &State| wanted(s) || mutant!("parafs.checkpoint-for-each");
+        self.take_checkpoint(cx, false, wanted).await
+    }
+
+    /// The last one: nothing comes behind it.
+    pub(crate) async fn last_checkpoint(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
+        self.take_checkpoint(cx, true, |_| true).await
+    }
+
+    async fn take_checkpoint(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        clean: bool,
+        wanted: impl Fn(&State) -> bool,
+    ) -> Result<()> {
         self.with(cx, |s| s.writable()).await?;
         self.lock().grow_older(cx.now());
         loop {
             self.changed.wait(cx, || !self.lock().has_checkpointer).await;
             let mut s = self.lock();
             if !s.has_checkpointer {
+                if !wanted(&s) {
+                    return Ok(());
+                }
                 s.has_checkpointer = true;
                 break;
             }

@@ -260,8 +260,10 @@ impl Fs {
     /// Has room for an operation: called before anything is changed, and by nobody who cleans.
     pub(crate) async fn balance(self: &Arc<Fs>, cx: &Cx) -> Result<()> {
         self.lock().asks += 1;
-        if self.lock().is_due(self.options.dirty_nodes) {
-            self.checkpoint(cx).await?;
+        let due = |s: &State| s.is_due(self.options.dirty_nodes);
+        let is_due = due(&self.lock());
+        if is_due {
+            self.checkpoint_if(cx, due).await?;
         }
         let (free, min, low, cleaning) = {
             let s = self.lock();

@@ -372,7 +372,11 @@ impl Fs {
             let none = self.lock().choose(region, heat, self.options.cleaners).is_empty();
             return match none {
                 true => Ok(()),
-                false => Box::pin(self.checkpoint(cx)).await,
+                false => {
+                    let sectors = self.sb.layout.window_sectors;
+                    let is_full = move |s: &State| s.window_used + 1 >= sectors;
+                    Box::pin(self.checkpoint_if(cx, is_full)).await
+                }
             };
         };
         let bytes = sector.encode(number);

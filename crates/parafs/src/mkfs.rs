@@ -141,7 +141,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         state: Mutex::new(state),
         changed: Notify::new(),
     };
-    Arc::new(fs).take_checkpoint(cx, true).await?;
+    Arc::new(fs).last_checkpoint(cx).await?;
     for copy in 0..mount::SUPERBLOCKS {
         medium.write_meta(cx, copy, &sb.encode()).await?;
     }

@@ -297,7 +297,7 @@ impl Fs {
         self.end_orphans(cx).await?;
         self.sync(cx).await?;
         self.changed.wait(cx, || self.lock().trims == 0).await;
-        self.take_checkpoint(cx, true).await?;
+        self.last_checkpoint(cx).await?;
         self.changed.wait(cx, || self.lock().trims == 0).await;
         Ok(())
     }

@@ -139,6 +139,37 @@ fn cleaners_of_all_regions_free_room_sooner_than_one() {
     assert!(of_many.checkpoints < of_one.checkpoints, "{said}; {of_one:?}; {of_many:?}");
 }
 
+/// Many tasks see at once that a checkpoint is due: the first one takes it, and not each of them one.
+#[test]
+fn a_checkpoint_that_is_due_is_taken_once() {
+    let stats = run(1, async move |cx| {
+        let ssd = device(4, 1, 120);
+        // Pages are on their way, and a checkpoint waits for the heads that get segments for them.
+        let options = Options { dirty_nodes: 64, dirty_pages: 64, ..quiet() };
+        let (fs, _) = made(&cx, &ssd, options).await;
+        let mut tasks = Vec::new();
+        for task in 0..16 {
+            let (fs, cx) = (fs.clone(), cx.clone());
+            tasks.push(cx.clone().spawn_join(async move {
+                for file in 0..40 {
+                    let name = format!("{task}-{file}");
+                    let ino = create(&cx, &fs, ROOT, &name, FILE).await.ino;
+                    let data = vec![7; 4 * 8192];
+                    fs.write(&cx, ino, 0, &data, now(&cx)).await.expect("there is room");
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        let stats = fs.stats();
+        fs.unmount(&cx).await.expect("it is written");
+        stats
+    });
+    // 640 inodes, 64 at a time.
+    assert!((5..=20).contains(&stats.checkpoints), "{stats:?}");
+}
+
 /// Files that are overwritten in part; then nobody asks for anything for a while.
 fn after_a_pause(idle: Ns) -> Stats {
     run(1, async move |cx| {
