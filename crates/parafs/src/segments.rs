@@ -374,13 +374,11 @@ impl Segments {
     /// as more segments are free than `kept`, they go over the regions as those of
     /// [`Segments::allocate`] do: the pages that one head has left do not do for all.
     pub(crate) fn reserve(&self, heat: Heat, pages: u64, kept: u32) -> Step<()> {
-        match self.next_able(heat, kept) {
-            Some(region)
-                if self.has(region, heat) == 0 && !mutant!("parafs.one-head-for-nodes") =>
-            {
-                return Err(Stop::Need(Need::Segments { region, heat }));
-            }
-            _ => {}
+        if let Some(region) = self.next_able(heat, kept)
+            && self.has(region, heat) == 0
+            && !mutant!("parafs.one-head-for-nodes")
+        {
+            return Err(Stop::Need(Need::Segments { region, heat }));
         }
         let regions = 0..self.layout.shape.regions;
         if regions.clone().map(|region| self.has(region, heat)).sum::<u64>() >= pages {
@@ -577,19 +575,19 @@ impl Segments {
             (0..regions).filter(whose).flat_map(|other| of(other).take(most as usize)).collect()
         };
         let leaves = |chosen: &[(u32, u32)], keep: u32| self.free() - chosen.len() as u32 >= keep;
-        let all = mutant!("parafs.heads-take-what-cleaners-want");
-        if for_checkpoint {
-            return take(1, &|_| false);
+        if !for_checkpoint && self.free() >= 4 * regions.max(4) {
+            let many = take(self.layout.assigned(), &is_last);
+            if leaves(&many, keep) || mutant!("parafs.heads-take-what-cleaners-want") {
+                return many;
+            }
         }
-        let many = take(self.layout.assigned(), &is_last);
-        if self.free() >= 4 * regions.max(4) && (all || leaves(&many, keep)) {
-            return many;
+        if !for_checkpoint {
+            let few = take(1, &is_nearly_out);
+            if leaves(&few, least) || mutant!("parafs.heads-take-the-last") {
+                return few;
+            }
         }
-        let few = take(1, &is_nearly_out);
-        match leaves(&few, least) || mutant!("parafs.heads-take-the-last") {
-            true => few,
-            false => take(1, &|_| false),
-        }
+        take(1, &|_| false)
     }
 
     /// They are for heads, and not theirs yet: nothing names them on the medium.

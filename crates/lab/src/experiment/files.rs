@@ -95,10 +95,8 @@ impl FileSystem {
 
     /// Reads its keys. `on_flash` where the target gives it flash blocks.
     pub(super) fn read(s: &Section<'_>, on_flash: bool) -> FileSystem {
-        let elsewhere = |word: &str| {
-            let is = |words: &[(&str, Policy)]| words.iter().any(|(known, _)| *known == word);
-            is(Policy::words(!on_flash)) && !is(Policy::words(on_flash))
-        };
+        let elsewhere =
+            |word: &str| Policy::all().any(|p| p.word() == word && !p.stands_on(on_flash));
         let policy = match s.text("policy") {
             Some(word) if elsewhere(word) => {
                 let stands = match on_flash {
