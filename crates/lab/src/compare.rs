@@ -9,6 +9,7 @@
 //! order. What is left between seeds is what a difference must stand out from.
 
 use crate::words::{aligned, row};
+use flashlane_base::SECTOR_BYTES;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -51,7 +52,33 @@ const METRICS: &[Metric] = &[
         of: |r| number(r, "/write_amplification_ratio"),
     },
     Metric { name: "erases", unit: "chunks", of: |r| number(r, "/erases") },
+    // Of a file system: what it did, and what was written at each level.
+    Metric { name: "calls", unit: "1/s", of: |r| number(r, "/files/calls_per_second") },
+    Metric { name: "written by users", unit: "MiB", of: |r| traffic(r, "users") },
+    Metric { name: "data", unit: "MiB", of: |r| traffic(r, "data") },
+    Metric { name: "nodes", unit: "MiB", of: |r| traffic(r, "nodes") },
+    Metric { name: "cleaning", unit: "MiB", of: |r| traffic(r, "cleaning") },
+    Metric { name: "in place", unit: "MiB", of: |r| traffic(r, "in_place") },
+    Metric { name: "by the file system", unit: "MiB", of: |r| traffic(r, "file_system") },
+    Metric { name: "GC below", unit: "MiB", of: |r| traffic(r, "gc") },
+    Metric { name: "to the flash", unit: "MiB", of: |r| traffic(r, "flash") },
+    Metric {
+        name: "garbage in cleaned",
+        unit: "ratio",
+        of: |r| number(r, "/files/cleaned_invalid_ratio"),
+    },
+    Metric {
+        name: "garbage in erased",
+        unit: "ratio",
+        of: |r| number(r, "/files/erased_invalid_ratio"),
+    },
 ];
+
+/// What was written at a level of a file system.
+fn traffic(run: &Value, level: &str) -> Option<f64> {
+    let sectors = number(run, &format!("/files/traffic_sectors/{level}"))?;
+    Some(sectors * SECTOR_BYTES as f64 / f64::from(1 << 20))
+}
 
 /// Runs of one thing that differ in nothing but the seed.
 #[derive(Clone, Debug)]
@@ -365,6 +392,24 @@ mod tests {
         let (differs, text) = compared(1_000_010_000);
         assert_eq!(differs, Some(true), "{text}");
         assert!(text.contains("+0.001% +- 0.000%  differs"), "{text}");
+    }
+
+    /// What a file system writes is compared where there is one.
+    #[test]
+    fn levels_of_a_file_system_are_compared() {
+        let with = |name: &str, nodes: u64| {
+            let levels = json!({ "nodes": nodes, "flash": 512 });
+            let files = json!({ "calls_per_second": 10.0, "traffic_sectors": levels });
+            let run = json!({ "name": name, "erases": 1, "files": files });
+            Series { name: name.into(), samples: vec![run] }
+        };
+        let c = compare(&[with("a", 256), with("b", 512)]).unwrap();
+        let nodes = c.series[1].metrics.iter().find(|m| m.metric == "nodes").unwrap();
+        assert_eq!((nodes.value.mean, nodes.unit), (2.0, "MiB"));
+        assert_eq!(nodes.difference_percent.unwrap().mean, 100.0);
+        assert!(c.to_text().contains("calls 1/s"), "{}", c.to_text());
+        let none = compare(&[series("a", &[1]), series("b", &[2])]).unwrap();
+        assert_eq!(none.series[1].metrics.len(), 1);
     }
 
     #[test]

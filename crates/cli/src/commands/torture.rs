@@ -260,7 +260,7 @@ impl Report<'_> {
             text += &said(failure, &self.command(&failure.flags));
         }
         text += &match failures.len() {
-            0 => "No failure: every sector held what was promised, no rule was broken.\n".into(),
+            0 => "No failure: all that was promised was there, no rule was broken.\n".into(),
             1 if self.args.first => "1 failure; stopped there\n".into(),
             1 => "1 failure\n".into(),
             FAILURES_MAX => format!("{FAILURES_MAX} failures; stopped there\n"),

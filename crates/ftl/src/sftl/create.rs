@@ -11,7 +11,7 @@ use super::{Sftl, SftlInfo};
 use crate::block::BlockError;
 use crate::kit::{self, DriveConfig, DriveFtl, Need};
 use crate::pftl::PftlConfig;
-use flashlane_base::VECTOR_MAX;
+use flashlane_base::{Bytes, Geometry, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::Partition;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device, Traits};
 use flashlane_rt::sync::Mutex;
@@ -69,8 +69,14 @@ impl Default for SftlConfig {
 pub enum CreateError {
     #[error("{field} is {value}, it must be {range}")]
     Config { field: &'static str, value: u64, range: &'static str },
-    #[error("{what}: the device has {has}, give it {needed} or more")]
-    TooSmall { what: &'static str, has: u32, needed: u32 },
+    #[error("{what}: the device has {has}, give it {needed} or more{}", or_a_capacity(capacity))]
+    TooSmall {
+        what: &'static str,
+        has: u32,
+        needed: u32,
+        /// Of a device that has as many, where that is all that it needs.
+        capacity: Option<Bytes>,
+    },
     /// Nothing of the region could be the file system's.
     #[error(
         "a page pair reaches over {pairs} of the {chunk} sectors of a chunk: the page-mapped region \
@@ -134,7 +140,7 @@ impl Division {
                 meta_chunks + (spare.max(SPARE_BLOCKS_MIN) + 1).div_ceil(geo.pus_per_channel);
             let what =
                 "chunks per PU: the page-mapped region and the spare blocks leave no segment";
-            return Err(CreateError::TooSmall { what, has: geo.chunks_per_pu, needed });
+            return Err(too_few_chunks(&geo, what, needed));
         }
         let meta = Partition::of_chunks(device.clone(), pus, (0, meta_chunks - 1));
         let data = Partition::of_chunks(device, pus, (meta_chunks, last));
@@ -142,7 +148,8 @@ impl Division {
             Some(segments) if segments <= per_channel => segments,
             Some(segments) => {
                 let what = "blocks per channel: the settings say more segments";
-                return Err(CreateError::TooSmall { what, has: per_channel, needed: segments });
+                let (has, needed) = (per_channel, segments);
+                return Err(CreateError::TooSmall { what, has, needed, capacity: None });
             }
             None if !new => per_channel - spare,
             None => {
@@ -150,7 +157,8 @@ impl Division {
                 let fewest = (0..geo.channels).map(good).min().unwrap_or(0);
                 if fewest <= spare {
                     let what = "good blocks in a channel, bad ones aside";
-                    return Err(CreateError::TooSmall { what, has: fewest, needed: spare + 1 });
+                    let (has, needed) = (fewest, spare + 1);
+                    return Err(CreateError::TooSmall { what, has, needed, capacity: None });
                 }
                 fewest - spare
             }
@@ -315,9 +323,19 @@ fn meta_region(device: &dyn Device, config: &SftlConfig) -> Result<(u32, u32), C
     if chunks >= geo.chunks_per_pu {
         let what = "chunks per PU: the page-mapped region alone needs more";
         let needed = chunks + (SPARE_BLOCKS_MIN + 1).div_ceil(geo.pus_per_channel);
-        return Err(CreateError::TooSmall { what, has: geo.chunks_per_pu, needed });
+        return Err(too_few_chunks(geo, what, needed));
     }
     Ok((chunks, percent))
+}
+
+fn too_few_chunks(geo: &Geometry, what: &'static str, needed: u32) -> CreateError {
+    let sectors = geo.sectors() / u64::from(geo.chunks_per_pu) * u64::from(needed);
+    let capacity = Some(Bytes::new(sectors * SECTOR_BYTES as u64));
+    CreateError::TooSmall { what, has: geo.chunks_per_pu, needed, capacity }
+}
+
+fn or_a_capacity(capacity: &Option<Bytes>) -> String {
+    capacity.map_or_else(String::new, |bytes| format!(", which is a capacity of {bytes}"))
 }
 
 fn good_blocks(data: &Partition, channel: u32) -> u32 {

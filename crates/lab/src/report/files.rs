@@ -72,7 +72,9 @@ pub struct Traffic {
     pub file_system: u64,
     /// Of what was programmed: moved by the garbage collection below the file system.
     pub gc: u64,
-    /// All that was programmed.
+    /// Of what was programmed: padding, and what the FTL below keeps for itself.
+    pub own: u64,
+    /// All that was programmed. Short of the sum by what is still in a buffer, or was written again there.
     pub flash: u64,
 }
 
@@ -87,6 +89,8 @@ pub(super) struct Below {
     /// Programmed in all, and of that moved by garbage collection.
     pub(super) programmed: u64,
     pub(super) gc: u64,
+    /// Neither users' nor moved.
+    pub(super) own: u64,
 }
 
 /// Calls of one kind.
@@ -146,6 +150,7 @@ impl FilesReport {
                 in_place,
                 file_system: work.written_below,
                 gc: below.gc,
+                own: below.own,
                 flash: below.programmed,
             },
             cleaned_invalid_ratio: ratio(
@@ -248,6 +253,7 @@ pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
         "in place",
         "= file system",
         "GC below",
+        "padding, FTL",
         "= flash",
         "garbage in cleaned",
         "in erased",
@@ -256,7 +262,17 @@ pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
     for r in &report.runs {
         let Some(files) = &r.files else { continue };
         let t = &files.traffic_sectors;
-        let all = [t.users, t.data, t.nodes, t.cleaning, t.in_place, t.file_system, t.gc, t.flash];
+        let all = [
+            t.users,
+            t.data,
+            t.nodes,
+            t.cleaning,
+            t.in_place,
+            t.file_system,
+            t.gc,
+            t.own,
+            t.flash,
+        ];
         let mut cells = vec![r.name.clone()];
         cells.extend(all.map(|sectors| grouped((sectors * SECTOR_BYTES as u64) >> 20)));
         let shares = [files.cleaned_invalid_ratio, files.erased_invalid_ratio];

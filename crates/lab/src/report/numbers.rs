@@ -556,6 +556,9 @@ fn below(o: &RunOutcome, stats: &FtlStats) -> Below {
         victim_invalid: stats.gc_victim_invalid,
         programmed: stats.programmed_total(),
         gc: stats.programmed_for(Cause::Gc),
+        own: stats.programmed_total()
+            - stats.programmed_for(Cause::User)
+            - stats.programmed_for(Cause::Gc),
     }
 }
 

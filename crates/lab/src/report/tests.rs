@@ -92,6 +92,7 @@ fn what_a_file_system_writes_over_time_adds_up() {
     let report = report_of(FILES, &[]);
     let r = &report.runs[0];
     let t = r.files.as_ref().expect("files").traffic_sectors;
+    assert!(t.own > 0 && t.flash <= t.file_system + t.gc + t.own, "{t:?}");
     let course = &r.timeline.layers["file_system"];
     for (name, whole) in [
         ("data_sectors", t.data),

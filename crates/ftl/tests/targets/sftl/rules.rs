@@ -452,9 +452,11 @@ fn too_small_a_device_is_refused_with_what_would_do() {
     let with = |chunks: u32| device((2, 1), chunks, 16, 0, "", FREE);
     for chunks in [1, 4, 8, 12] {
         let refused = try_create(&with(chunks), SftlConfig::default());
-        let Err(CreateError::TooSmall { has, needed, .. }) = refused else {
+        let Err(CreateError::TooSmall { has, needed, capacity, .. }) = refused else {
             panic!("{chunks} chunks: {:?}", refused.map(|f| *f.info()));
         };
+        let sectors = with(needed).geometry.sectors();
+        assert_eq!(capacity, Some(Bytes::new(sectors * 4096)));
         assert_eq!(has, chunks);
         let ftl = try_create(&with(needed), SftlConfig::default()).expect("that is enough");
         assert!(ftl.info().segments >= 1);
