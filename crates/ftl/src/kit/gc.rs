@@ -270,21 +270,19 @@ impl Controller {
     }
 
     /// Free lines below which GC works. Of single blocks GC wins little at a time, so it begins before
-    /// the host stops at its reserve ([`super::sync::reserve`]), where that leaves half of the spare:
+    /// the host stops at its reserve ([`super::sync::reserve`]), as far as that leaves half of the spare:
     /// on less GC would never rest, and victims would take the room of barriers.
     pub(super) fn set_low_water(&mut self) {
         let (asked, abreast) = (self.gc.asked, self.place.abreast(MAIN));
-        self.gc.low_water = asked;
         if abreast == 1 || mutant!("kit.begins-behind-reserve") {
+            self.gc.low_water = asked;
             return;
         }
         let block = u64::from(self.place.layout.main().line_sectors);
         let blocks = |sectors: u64| (sectors / block) as u32;
         let spare = blocks(self.place.usable().saturating_sub(self.map.capacity().into()));
         let wanted = asked + blocks(self.place.reserve().into());
-        if spare >= 2 * wanted {
-            self.gc.low_water = wanted;
-        }
+        self.gc.low_water = wanted.min((spare / 2).max(asked));
     }
 
     #[inline]

@@ -15,6 +15,7 @@ use flashlane_rt::{CostTable, Fingerprint, Virtual};
 use proptest::prelude::*;
 use reference::Naive;
 use std::future::Future;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// 4 sectors per unit, 2 units per page row of 2 planes.
 fn geometry(channels: u32, luns: u32, chunks: u32, pages: u32) -> Geometry {
@@ -703,6 +704,25 @@ fn blocks_on_several_dies_are_collected_side_by_side() {
     assert!(ftl.stats().gc_moved > 1000);
 }
 
+/// So many threads write a device once, then twice as much at random.
+async fn overwrite_by(ftl: &Arc<DriveFtl>, cx: &Cx, threads: u64) {
+    let capacity = ftl.info().capacity;
+    let tasks = (0..threads).map(|t| {
+        let (ftl, task) = (ftl.clone(), cx.clone());
+        cx.spawn_join(async move {
+            let mut rng = Rng::new(t);
+            for i in 0..capacity * 3 / threads {
+                let fill = i * threads + t;
+                let lba = if fill < capacity { fill } else { rng.below(capacity) };
+                write(&ftl, &task, lba, i).await;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await;
+    }
+}
+
 /// Eight threads overwrite a device whose victims are blocks, and one flushes; returns how long that took, in
 /// virtual time.
 fn blocks_beside_flushes(config: PftlConfig, flush_every: Ns) -> Ns {
@@ -716,21 +736,7 @@ fn blocks_beside_flushes(config: PftlConfig, flush_every: Ns) -> Ns {
                 clock.sleep(flush_every).await;
             }
         });
-        let capacity = ftl.info().capacity;
-        let tasks = (0..8).map(|t| {
-            let (ftl, task) = (ftl.clone(), cx.clone());
-            cx.spawn_join(async move {
-                let mut rng = Rng::new(t);
-                for i in 0..capacity * 3 / 8 {
-                    let fill = i * 8 + t;
-                    let lba = if fill < capacity { fill } else { rng.below(capacity) };
-                    write(&ftl, &task, lba, i).await;
-                }
-            })
-        });
-        for task in tasks.collect::<Vec<_>>() {
-            task.await;
-        }
+        overwrite_by(&ftl, &cx, 8).await;
         let time = cx.now();
         ftl.stop(&cx).await;
         time
@@ -759,4 +765,51 @@ fn without_capacitors_gc_of_blocks_begins_before_the_host_stops() {
     };
     let (with, without) = (time(true), time(false));
     assert!(without < 2.2 * with, "{without:.1} s, with capacitors {with:.1} s");
+}
+
+/// Chunks that lie abreast are opened one by one, each where GC will not need it.
+#[test]
+fn the_host_leaves_gc_of_blocks_its_reserve() {
+    let device = Double::new(geometry(4, 2, 64, 16), TIMES, Script::default());
+    let config = PftlConfig { victim: Victim::Block, capacitors: false, ..config(12) };
+    let (least, ..) = with_ftl(device, config, |ftl, _, cx| async move {
+        let least = Arc::new(AtomicI64::new(i64::MAX));
+        let (seen, watched, clock) = (least.clone(), ftl.clone(), cx.clone());
+        let beyond = move || {
+            let c = watched.controller.lock();
+            let left = c.place.outlook(MAIN, c.moving()) - i64::from(c.place.reserve());
+            (c.phase == Phase::Running).then_some(left)
+        };
+        cx.spawn(async move {
+            while let Some(left) = beyond() {
+                seen.fetch_min(left, Ordering::Relaxed);
+                clock.sleep(Ns::from_us(20)).await;
+            }
+        });
+        overwrite_by(&ftl, &cx, 64).await;
+        ftl.stop(&cx).await;
+        least.load(Ordering::Relaxed)
+    });
+    assert!(least >= 0, "{} sectors of the reserve were the host's", -least);
+}
+
+/// Nor does it where the spare is small: victims that are all garbage cost nearly nothing.
+#[test]
+fn gc_of_garbage_keeps_up_on_little_spare() {
+    let time = |capacitors: bool| {
+        let device = Double::new(geometry(8, 2, 32, 16), TIMES, Script::default());
+        let config = PftlConfig { victim: Victim::Block, capacitors, ..config(21) };
+        let (time, ..) = with_ftl(device, config, |ftl, _, cx| async move {
+            let sectors = ftl.info().capacity;
+            for i in 0..sectors * 4 {
+                write(&ftl, &cx, i % sectors, i).await;
+            }
+            let time = cx.now();
+            ftl.stop(&cx).await;
+            time
+        });
+        time.as_secs_f64()
+    };
+    let (with, without) = (time(true), time(false));
+    assert!(without < 2.5 * with, "{without:.1} s, with capacitors {with:.1} s");
 }

@@ -262,17 +262,8 @@ pub(super) fn traffic(report: &Report) -> Option<Vec<Vec<String>>> {
     for r in &report.runs {
         let Some(files) = &r.files else { continue };
         let t = &files.traffic_sectors;
-        let all = [
-            t.users,
-            t.data,
-            t.nodes,
-            t.cleaning,
-            t.in_place,
-            t.file_system,
-            t.gc,
-            t.own,
-            t.flash,
-        ];
+        let all =
+            [t.users, t.data, t.nodes, t.cleaning, t.in_place, t.file_system, t.gc, t.own, t.flash];
         let mut cells = vec![r.name.clone()];
         cells.extend(all.map(|sectors| grouped((sectors * SECTOR_BYTES as u64) >> 20)));
         let shares = [files.cleaned_invalid_ratio, files.erased_invalid_ratio];

@@ -40,6 +40,7 @@ pub use numbers::{
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
 
 use crate::execute::Outcome;
+use crate::words::aligned;
 
 impl Report {
     pub fn of(outcome: &Outcome) -> Report {
@@ -107,6 +108,7 @@ impl Report {
                 true => files::tables(group),
                 false => table::latencies(group),
             };
+            text += &jobs::table(group).map_or_else(String::new, |rows| aligned(&rows) + "\n");
             text += &table::causes(group);
             text += &table::breakdowns(group);
             text += &table::occupancy(group);

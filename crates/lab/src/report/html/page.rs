@@ -6,9 +6,9 @@
 
 use super::svg::{escape, time};
 use crate::histogram::LatencyNs;
-use crate::report::files;
 use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
+use crate::report::{files, jobs};
 use crate::words::{grouped, mb_per_s};
 use flashlane_base::{Bytes, Ns};
 use std::fmt::Write;
@@ -276,28 +276,9 @@ pub(super) fn files(report: &Report) -> String {
 
 /// Per part of the workload, where there are several.
 pub(super) fn jobs(report: &Report) -> String {
-    if report.runs.iter().all(|r| r.jobs.len() < 2) {
-        return String::new();
-    }
-    let head =
-        ["", "time", "reads", "read, MB/s", "read, 99%", "writes", "written, MB/s", "write, 99%"];
-    let mut table = Table::new(&head);
-    for r in &report.runs {
-        for job in &r.jobs {
-            let op = |o: &crate::report::JobOpReport| match o.latency_ns.count {
-                0 => ["–".to_string(), "–".into(), "–".into()],
-                n => [
-                    grouped(n),
-                    rate(o.bytes, job.runtime_ns).unwrap_or_else(|| "–".into()),
-                    time(o.latency_ns.p99 as f64),
-                ],
-            };
-            let mut row = vec![format!("{}: {}", r.name, job.name), time(job.runtime_ns as f64)];
-            row.extend(op(&job.read));
-            row.extend(op(&job.write));
-            table.rows.push(row);
-        }
-    }
+    let Some(rows) = jobs::table(report) else { return String::new() };
+    let mut rows = rows.into_iter();
+    let table = Table { head: rows.next().unwrap_or_default(), rows: rows.collect() };
     format!("<section>\n<h2>Jobs</h2>\n{}</section>\n", table.html())
 }
 
