@@ -278,9 +278,10 @@ pub(crate) struct What {
     pub(crate) file: Option<PathBuf>,
     #[arg(long, value_name = "PRESET", help = device_help())]
     device: Option<String>,
-    /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk`, `pftl` (block SSD), `slc-tlc` or `sftl`; may be
-    /// repeated; a job file or a trace runs on `pblk` without it; of an experiment whose workloads name
-    /// their targets it runs what the first one is a part of
+    /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk`, `pftl` (block SSD), `slc-tlc` or `sftl`, or
+    /// one of the experiment's by its name; may be repeated; a job file or a trace runs on `pblk` without
+    /// it; of an experiment whose workloads name their targets another one runs what the first is a
+    /// part of
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
     /// What is kept of contents: `stamps` (8 checked bytes per sector), `memory` (all 4096) or
@@ -782,8 +783,8 @@ pub(crate) struct Torture {
         "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
     pub(crate) target: Option<String>,
     #[arg(long, value_name = "POLICY", conflicts_with = "file", value_parser = way_of, help = format!(
-        "Of a file system, who allocates, cleans and schedules: {}; the seed draws one without it",
-        ways()))]
+        "Of a file system, who allocates, cleans and schedules: {}; with `parts` the seed draws each of \
+         these, without a policy which one", ways()))]
     pub(crate) policy: Option<Way>,
     /// Go on for so many seconds, then leave the runs under way where they are; 0 is until Ctrl-C; 10
     /// where nothing says how long

@@ -29,7 +29,7 @@ const VICTIMS: u32 = 4;
 const VICTIMS_OF_REGION: usize = 8;
 /// Cleaners of regions begin when so many segments of each are left beside those that others wait
 /// for, and go on until there are so many more. Less of either costs throughput, more does not
-/// win any (`bench/runs/2026-11-27-parafs-policies`).
+/// win any (`bench/runs/2026-11-28-parafs-policies`).
 const BEGIN_AHEAD: u32 = 3;
 const WON_AT_ONCE: u32 = 6;
 /// Nodes of fsyncs that a mount reads at most, per region, and of so many regions: they are in memory

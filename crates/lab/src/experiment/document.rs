@@ -267,6 +267,11 @@ impl Document {
                 self.root.insert("device".into(), Item { at, value });
                 Ok(())
             }
+            Change::Targets(targets)
+                if self.named_targets().iter().any(|(name, _)| targets.contains(name)) =>
+            {
+                self.pick(targets)
+            }
             Change::Targets(targets) => {
                 let tables = targets.iter().map(|t| target_of(at, t)).collect::<Result<_, _>>()?;
                 self.run_on(at, tables);
@@ -285,6 +290,47 @@ impl Document {
             },
             Change::ScaleToDevice => self.scale(at),
         }
+    }
+
+    /// The targets of the experiment that have a name.
+    fn named_targets(&self) -> Vec<(String, Item)> {
+        let Some(Value::List(list)) = self.root.get("target").map(|item| &item.value) else {
+            return Vec::new();
+        };
+        let named = list.iter().filter_map(|item| match &item.value {
+            Value::Table(table) => match table.get("name").map(|name| &name.value) {
+                Some(Value::Text(name)) => Some((name.clone(), item.clone())),
+                _ => None,
+            },
+            _ => None,
+        });
+        named.collect()
+    }
+
+    /// Of its own targets these, as they are, with the workloads that are for one of them.
+    fn pick(&mut self, names: &[String]) -> Result<(), String> {
+        let all = self.named_targets();
+        let there =
+            || all.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let picked = names.iter().map(|name| {
+            let found = all.iter().find(|(own, _)| own == name).map(|(_, item)| item.clone());
+            found.ok_or_else(|| format!("no target is called `{name}`; there are {}", there()))
+        });
+        let picked = picked.collect::<Result<Vec<_>, _>>()?;
+        if let Some(target) = self.root.get_mut("target") {
+            target.value = Value::List(picked);
+        }
+        if let Some(Value::List(list)) = self.root.get_mut("workload").map(|w| &mut w.value) {
+            list.retain_mut(|item| {
+                let Value::Table(table) = &mut item.value else { return true };
+                let Some(Value::List(of)) = table.get_mut("targets").map(|t| &mut t.value) else {
+                    return true;
+                };
+                of.retain(|t| matches!(&t.value, Value::Text(t) if names.contains(t)));
+                !of.is_empty()
+            });
+        }
+        Ok(())
     }
 
     /// What stands on the first target.

@@ -222,6 +222,14 @@ fn workloads_are_for_all_targets_or_for_those_that_they_name() {
     // Targets of the command line take the place of those of the first workload.
     let e = changed(PARTS, &[Change::Targets(vec!["pftl".into()])]).unwrap();
     assert_eq!(names(&e, 0), ["one", "both"]);
+    // Or some of its own are picked by their names.
+    let e = changed(PARTS, &[Change::Targets(vec!["b".into()])]).unwrap();
+    assert_eq!((e.targets.len(), names(&e, 0)), (1, vec!["both".into(), "other".into()]));
+    assert_eq!(e.targets[0].host.cores, 4);
+    let said = changed(PARTS, &[Change::Targets(vec!["b".into(), "pftl".into()])]);
+    assert!(
+        said.map(|_| ()).unwrap_err().contains("no target is called `pftl`; there are `a`, `b`")
+    );
     for (set, says) in [
         ("workload.0.targets=[\"c\"]", "no target is called `c`; there are `a`, `b`"),
         ("workload.0.targets=[]", "names the targets that it is for"),
