@@ -61,6 +61,7 @@ const METRICS: &[Metric] = &[
     Metric { name: "in place", unit: "MiB", of: |r| traffic(r, "in_place") },
     Metric { name: "by the file system", unit: "MiB", of: |r| traffic(r, "file_system") },
     Metric { name: "GC below", unit: "MiB", of: |r| traffic(r, "gc") },
+    Metric { name: "padding, FTL", unit: "MiB", of: |r| traffic(r, "own") },
     Metric { name: "to the flash", unit: "MiB", of: |r| traffic(r, "flash") },
     Metric {
         name: "garbage in cleaned",

@@ -793,7 +793,8 @@ fn the_host_leaves_gc_of_blocks_its_reserve() {
     assert!(least >= 0, "{} sectors of the reserve were the host's", -least);
 }
 
-/// Nor does it where the spare is small: victims that are all garbage cost nearly nothing.
+/// GC of blocks keeps up where the spare is small, too: victims that are all garbage cost nearly nothing.
+/// A low water behind the reserve gave the host one block for each that was erased.
 #[test]
 fn gc_of_garbage_keeps_up_on_little_spare() {
     let time = |capacitors: bool| {
