@@ -518,7 +518,7 @@ mod tests {
         let (free, many) = (segments.free(), 4 * all.layout.assigned());
         assert!(many == 40 && free > 1_000);
         let gets = |for_checkpoint, keep, least| {
-            segments.choose(1, Heat::WarmData, for_checkpoint, (keep, least)).len() as u32
+            segments.choose((1, Heat::WarmData, 0), for_checkpoint, (keep, least)).len() as u32
         };
         assert_eq!((gets(false, 0, 0), gets(false, free - many, 0)), (many, many));
         assert_eq!((gets(false, free - many + 1, 0), gets(false, free + 1, free - 4)), (4, 4));
@@ -534,7 +534,7 @@ mod tests {
         let mut segments = Segments::new(all.layout, all.clone());
         let heat = Heat::WarmData;
         let gets = |segments: &mut Segments, region: u32| -> BTreeSet<u32> {
-            let chosen = segments.choose(region, heat, false, (0, 0));
+            let chosen = segments.choose((region, heat, 0), false, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             chosen.into_iter().map(|(_, region)| region).collect()
@@ -556,7 +556,7 @@ mod tests {
             let all = channels(how);
             let mut segments = Segments::new(all.layout, all.clone());
             let heat = Heat::WarmData;
-            let chosen = segments.choose(0, heat, false, (0, 0));
+            let chosen = segments.choose((0, heat, 0), false, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
             (0..16).for_each(|_| drop(all.queue(Kind::Read, 0)));
@@ -582,7 +582,7 @@ mod tests {
         // What a checkpoint does without, and an fsync where room is short: one segment for all.
         let give = |segments: &mut Segments, need: Stop| {
             let Stop::Need(Need::Segments { region, .. }) = need else { panic!("{need:?}") };
-            let chosen = segments.choose(region, heat, true, (0, 0));
+            let chosen = segments.choose((region, heat, 0), true, (0, 0));
             segments.promise(&chosen);
             segments.assign(heat, &chosen, true);
         };
@@ -598,5 +598,38 @@ mod tests {
             count[all.layout.region_of(all.layout.segment_of(addr).0) as usize] += 1;
         }
         assert_eq!(count, [4; 4]);
+    }
+
+    /// Nodes of a checkpoint go over all channels, though one head has room for all of them: none has
+    /// more than its share. Where that would leave too few segments they go to heads that have pages.
+    #[test]
+    fn nodes_of_a_checkpoint_take_all_channels_as_long() {
+        let spread = |kept: &dyn Fn(u32) -> u32| {
+            let all = channels(Schedule { dispatch: Dispatch::Fifo, ..Schedule::default() });
+            let mut segments = Segments::new(all.layout, all.clone());
+            let (heat, pages) = (Heat::WarmNode, u64::from(all.layout.shape.segment_pages));
+            let kept = kept(segments.free());
+            loop {
+                let lacks = segments.level(heat, pages, kept);
+                let Err(need) = lacks.and_then(|()| segments.reserve(heat, pages, u32::MAX)) else {
+                    break;
+                };
+                let Stop::Need(Need::Segments { region, each, .. }) = need else {
+                    panic!("{need:?}")
+                };
+                let chosen = segments.choose((region, heat, each), true, (0, 0));
+                segments.promise(&chosen);
+                segments.assign(heat, &chosen, true);
+            }
+            let mut count = [0; 4];
+            for _ in 0..pages {
+                let addr = segments.allocate_reserved(heat, Owner::default());
+                count[all.layout.region_of(all.layout.segment_of(addr).0) as usize] += 1;
+            }
+            (count, pages)
+        };
+        let (count, pages) = spread(&|_| 0);
+        assert_eq!(count, [pages / 4; 4]);
+        assert_eq!(spread(&|free| free - 3).0, [pages, 0, 0, 0]);
     }
 }

@@ -102,7 +102,13 @@ impl State {
         if !self.segments.has_for_all(&wanted) {
             return Err(Stop::Fail(FsError::NoSpace));
         }
-        // It takes no segment that it can do without.
+        // What all of them take if no head has anything is left to them.
+        let segment_pages = u64::from(self.layout.shape.segment_pages);
+        let kept: u64 = wanted.iter().map(|(_, pages)| pages.div_ceil(segment_pages)).sum();
+        for (heat, pages) in &wanted {
+            self.segments.level(*heat, *pages, kept as u32)?;
+        }
+        // Where room is short it takes no segment that it can do without.
         for (heat, pages) in wanted {
             self.segments.reserve(heat, pages, u32::MAX)?;
         }

@@ -212,7 +212,7 @@ impl Fs {
             Need::Node(nid) => self.bring_node(cx, nid).await,
             Need::Pages(ino, indexes) => self.bring_pages(cx, ino, indexes).await,
             Need::Summary(segment) => self.bring_summary(cx, segment).await,
-            Need::Segments { region, heat } => self.assign(cx, region, heat).await,
+            Need::Segments { region, heat, each } => self.assign(cx, region, heat, each).await,
             Need::Cut(ino) => {
                 self.changed.wait(cx, || !self.lock().cuts.contains(&ino)).await;
                 Ok(())
@@ -357,7 +357,7 @@ impl Fs {
     /// "Before a set of segments are assigned to allocator heads, their addresses are recorded
     /// first"). An fsync in one of them flushes that, too. All heads of that heat that have none
     /// beside those they fill get some.
-    async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat) -> Result<()> {
+    async fn assign(self: &Arc<Fs>, cx: &Cx, region: u32, heat: Heat, each: u64) -> Result<()> {
         // A window belongs to a checkpoint, and its last sector is written again and again.
         let free = || {
             let s = self.lock();
@@ -368,8 +368,8 @@ impl Fs {
         if waited {
             return Ok(()); // there may be some now
         }
-        let Some(Promised { chosen, number, sector }) = self.promise(region, heat)? else {
-            let none = self.lock().choose(region, heat, self.options.cleaners).is_empty();
+        let Some(Promised { chosen, number, sector }) = self.promise(region, heat, each)? else {
+            let none = self.lock().choose(region, heat, each, self.options.cleaners).is_empty();
             return match none {
                 true => Ok(()),
                 false => {
@@ -395,9 +395,9 @@ impl Fs {
 
     /// Segments for heads, and the sector of the window that will name them; nothing where there are none, or
     /// the window is full.
-    fn promise(&self, region: u32, heat: Heat) -> Result<Option<Promised>> {
+    fn promise(&self, region: u32, heat: Heat, each: u64) -> Result<Option<Promised>> {
         let mut s = self.lock();
-        let chosen = s.choose(region, heat, self.options.cleaners);
+        let chosen = s.choose(region, heat, each, self.options.cleaners);
         if chosen.is_empty() {
             return Ok(None);
         }
@@ -432,10 +432,10 @@ impl Fs {
 
 impl State {
     /// Free segments that a head gets next.
-    fn choose(&self, region: u32, heat: Heat, cleaners: Cleaners) -> Vec<(u32, u32)> {
+    fn choose(&self, region: u32, heat: Heat, each: u64, cleaners: Cleaners) -> Vec<(u32, u32)> {
         let for_checkpoint = self.has_checkpointer && !mutant!("parafs.checkpoint-takes-many");
         let keep = (self.takes_back_below(cleaners), self.free_min());
-        self.segments.choose(region, heat, for_checkpoint, keep)
+        self.segments.choose((region, heat, each), for_checkpoint, keep)
     }
 }
 

@@ -339,7 +339,7 @@ impl Segments {
     pub(crate) fn allocate(&mut self, heat: Heat, owner: Owner, kept: u32) -> Step<Addr> {
         match self.next_able(heat, kept) {
             Some(region) if self.has(region, heat) > 0 => Ok(self.give(region, heat, owner)),
-            Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
+            Some(region) => Err(Stop::Need(Need::Segments { region, heat, each: 0 })),
             None => Err(Stop::Need(Need::Room { kept })),
         }
     }
@@ -378,7 +378,7 @@ impl Segments {
             && self.has(region, heat) == 0
             && !mutant!("parafs.one-head-for-nodes")
         {
-            return Err(Stop::Need(Need::Segments { region, heat }));
+            return Err(Stop::Need(Need::Segments { region, heat, each: 0 }));
         }
         let regions = 0..self.layout.shape.regions;
         if regions.clone().map(|region| self.has(region, heat)).sum::<u64>() >= pages {
@@ -388,8 +388,30 @@ impl Segments {
             .filter(|region| !self.free[*region as usize].is_empty())
             .min_by_key(|region| (self.has(*region, heat), *region));
         match least {
-            Some(region) => Err(Stop::Need(Need::Segments { region, heat })),
+            Some(region) => Err(Stop::Need(Need::Segments { region, heat, each: 0 })),
             None => Err(Stop::Need(Need::Room { kept: 0 })),
+        }
+    }
+
+    /// Every head of this heat has its share of so many pages, so that they take all channels as long as
+    /// each other: as far as that leaves `kept` free segments. A channel whose head has less is done sooner,
+    /// and the others have its pages, too.
+    pub(crate) fn level(&self, heat: Heat, pages: u64, kept: u32) -> Step<()> {
+        let regions = 0..self.layout.shape.regions;
+        let each = pages / u64::from(self.layout.shape.regions);
+        let lacks = |region: u32| each.saturating_sub(self.has(region, heat));
+        let segments = |pages: u64| pages.div_ceil(u64::from(self.layout.shape.segment_pages));
+        let lacking: u64 = regions.clone().map(|region| segments(lacks(region))).sum();
+        let has_one = |region: &u32| !self.free[*region as usize].is_empty();
+        match regions.filter(has_one).max_by_key(|region| lacks(*region)) {
+            Some(region)
+                if lacks(region) > 0
+                    && lacking + u64::from(kept) <= u64::from(self.free())
+                    && !mutant!("parafs.checkpoint-on-few-channels") =>
+            {
+                Err(Stop::Need(Need::Segments { region, heat, each }))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -557,11 +579,11 @@ impl Segments {
     /// who comes to those heads need not wait for another. Where few are left, or fewer than `keep` would
     /// be, it is one for that head and for others that have nearly run out: a cleaner would take more back,
     /// and nobody would get anywhere. Where that leaves fewer than `least`, or for a checkpoint, it is one
-    /// for that head: what one head does not need another one may.
+    /// for that head, and for those that have fewer than `each` pages ([`Segments::level`]): what one head
+    /// does not need another one may.
     pub(crate) fn choose(
         &self,
-        region: u32,
-        heat: Heat,
+        (region, heat, each): (u32, Heat, u64),
         for_checkpoint: bool,
         (keep, least): (u32, u32),
     ) -> Vec<(u32, u32)> {
@@ -587,7 +609,7 @@ impl Segments {
                 return few;
             }
         }
-        take(1, &|_| false)
+        take(1, &|other| self.has(other, heat) < each)
     }
 
     /// They are for heads, and not theirs yet: nothing names them on the medium.

@@ -30,10 +30,11 @@ pub(crate) enum Need {
     Pages(Nid, Vec<u64>),
     /// Whose the pages of a segment are.
     Summary(u32),
-    /// Segments for a head.
+    /// Segments for a head; others of its heat may lack `each` pages, too ([`Segments::level`]).
     Segments {
         region: u32,
         heat: Heat,
+        each: u64,
     },
     /// A file that is being cut short.
     Cut(Nid),
