@@ -204,7 +204,10 @@ impl State {
             failed_before: self.nodes_failed,
             young: std::mem::take(&mut self.young),
             bound: std::mem::take(&mut self.bound),
-            freed: std::mem::take(&mut self.nat.freed),
+            freed: match mutant!("parafs.freed-at-once") {
+                true => std::mem::take(&mut self.nat.freed),
+                false => self.nat.freed.clone(),
+            },
             nat_changed,
             sit_changed,
         })
@@ -251,14 +254,21 @@ impl State {
             self.segments.saved(*segment, *owners);
         }
         self.segments.left(&m.leaving);
+        for nid in &m.freed {
+            self.nat.freed.remove(nid);
+        }
     }
 
-    /// It could not be written: what it had is still to be done.
+    /// It could not be written: what it had is still to be done. Nodes that were written are clean, and no
+    /// mount finds them: an fsync of their files takes a checkpoint.
     fn failed(&mut self, m: Moment) {
+        if !mutant!("parafs.failed-checkpoint-counts") {
+            let files = m.nodes.iter().filter_map(|(nid, _)| self.nodes.get(nid));
+            self.bound.extend(files.map(|node| node.ino));
+        }
         self.along.extend(m.pages.iter().map(|(ino, index, ..)| (*ino, *index)));
         self.young.extend(m.young);
         self.bound.extend(m.bound);
-        self.nat.freed.extend(m.freed);
         self.nat.changed.extend(m.nat_changed);
         self.segments.changed.extend(m.sit_changed);
         self.segments.stay(&m.leaving);
@@ -303,6 +313,12 @@ impl Fs {
             self.changed.wait(cx, || !self.lock().has_checkpointer).await;
             let mut s = self.lock();
             if !s.has_checkpointer {
+                // The one before may be there or not.
+                if let Some(why) = &s.read_only
+                    && !mutant!("parafs.checkpoint-of-read-only")
+                {
+                    return Err(FsError::ReadOnly(why.clone()));
+                }
                 if !wanted(&s) {
                     return Ok(());
                 }
@@ -344,6 +360,10 @@ impl Fs {
                 Ok(m.leaving)
             }
             Err(e) => {
+                if let FsError::ReadOnly(_) = &e {
+                    // It may count. What an fsync would write now would be of the one before.
+                    s.read_only.get_or_insert_with(|| e.to_string());
+                }
                 s.failed(m);
                 Err(e)
             }

@@ -365,14 +365,16 @@ impl Fs {
             if before.replace(now) == Some(now) && empty == 0 {
                 return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }
-            match one {
-                true => self.empty_one_by_one(cx, empty).await?,
+            let emptied = match one {
+                true => self.empty_one_by_one(cx, empty).await,
                 // What a checkpoint alone frees comes before another victim.
-                false if free + trims + empty >= wanted => {}
-                false => self.empty_by_region(cx, wanted, wanted - free - trims - empty).await?,
-            }
+                false if free + trims + empty >= wanted => Ok(()),
+                false => self.empty_by_region(cx, wanted, wanted - free - trims - empty).await,
+            };
+            // It frees what was won, though something went wrong.
             self.checkpoint(cx).await?;
             self.changed.wake(cx);
+            emptied?;
         }
     }
 
@@ -429,9 +431,17 @@ impl Fs {
         outcome
     }
 
-    /// Moves all pages out of a segment; nodes go with the next checkpoint.
+    /// Moves all pages out of a segment; nodes go with the next checkpoint. What can't be read stays where
+    /// it is, and the segment is no victim any more.
     pub(crate) async fn empty(self: &Arc<Fs>, cx: &Cx, segment: u32, by: By) -> Result<()> {
-        let owners = self.with(cx, |s| s.owners(segment)).await?;
+        let is_unread = |e: &FsError| matches!(e, FsError::Io(_) | FsError::Damaged(_));
+        let owners = match self.with(cx, |s| s.owners(segment)).await {
+            Err(e) if is_unread(&e) => {
+                self.lock().segments.can_not_be_read(segment);
+                return Ok(());
+            }
+            owners => owners?,
+        };
         self.lock().stats.victim_valid_pages += owners.len() as u64;
         let mut files: Vec<FilePage> = Vec::new();
         let mut taken: VecDeque<Join<Result<Moved>>> = VecDeque::new();
@@ -455,6 +465,7 @@ impl Fs {
                 Ok(Moved::Gone | Moved::Node) => {}
                 // A file that was deleted meanwhile has no page here any more.
                 Err(FsError::Stale) => {}
+                Err(e) if is_unread(&e) => self.lock().segments.can_not_be_read(segment),
                 Err(e) => outcome = Err(e),
             }
         }

@@ -268,7 +268,8 @@ impl Fs {
         let inode = (footer.ofs == 0).then(|| Box::new(Inode::decode(&bytes)));
         let touched = s.tick();
         let (ino, ofs, bytes) = (entry.ino, footer.ofs, Arc::new(bytes));
-        let node = Node { ino, ofs, bytes, inode, dirty: Dirty::Clean, in_flight: 0, touched };
+        let (dirty, changed) = (Dirty::Clean, s.changes);
+        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
         s.nodes.insert(nid, node);
         self.shrink_nodes(&mut s);
         Ok(())
@@ -397,10 +398,13 @@ impl Fs {
     /// the window is full.
     fn promise(&self, region: u32, heat: Heat, each: u64) -> Result<Option<Promised>> {
         let mut s = self.lock();
-        let chosen = s.choose(region, heat, each, self.options.cleaners);
+        let mut chosen = s.choose(region, heat, each, self.options.cleaners);
         if chosen.is_empty() {
             return Ok(None);
         }
+        // As many as a sector of the window names, those of this head first.
+        chosen.sort_by_key(|(_, other)| *other != region);
+        chosen.truncate(WINDOW_SEGMENTS);
         if s.window.len() + chosen.len() > WINDOW_SEGMENTS {
             s.window.clear();
             s.window_used += 1;

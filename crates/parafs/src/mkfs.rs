@@ -73,7 +73,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     }
     let reserved_segments =
         reserved(&layout, medium.lanes(&layout)).saturating_add(make.spare_segments);
-    if reserved_segments + 2 > layout.shape.segments() {
+    if reserved_segments.saturating_add(2) > layout.shape.segments() {
         return Err(FsError::NoSpace);
     }
     let sb = Superblock {

@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) bytes: Arc<Vec<u8>>,
     pub(crate) inode: Option<Box<Inode>>,
     pub(crate) dirty: Dirty,
+    /// When it was changed last, by [`State::changes`].
+    pub(crate) changed: u64,
     /// Writes of it under way.
     pub(crate) in_flight: u32,
     pub(crate) touched: u64,
@@ -76,7 +78,7 @@ impl State {
         self.changes += 1;
         self.cold_nodes.remove(&nid);
         let node = self.nodes.get_mut(&nid).expect("it was looked at");
-        node.dirty = node.dirty.max(how);
+        (node.dirty, node.changed) = (node.dirty.max(how), self.changes);
         self.dirty_nodes.insert((node.ino, node.ofs), nid);
         Ok(node)
     }
@@ -98,8 +100,9 @@ impl State {
         let touched = self.tick();
         let inode = inode.map(Box::new);
         let dirty = Dirty::Changed;
-        let node = Node { ino, ofs, bytes, inode, dirty, in_flight: 0, touched };
         self.changes += 1;
+        let changed = self.changes;
+        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
         self.nat.take(nid, ino);
         self.nodes.insert(nid, node);
         self.dirty_nodes.insert((ino, ofs), nid);

@@ -192,8 +192,9 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
         let (ino, ofs, bytes) = (node.ino, node.ofs, Arc::new(node.bytes.clone()));
         s.new_nodes += u64::from(!m.nat[*nid as usize].addr.is_page());
         let touched = s.tick();
-        let dirty = Dirty::Changed;
-        s.nodes.insert(*nid, Node { ino, ofs, bytes, inode, dirty, in_flight: 0, touched });
+        let (dirty, changed) = (Dirty::Changed, s.changes);
+        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
+        s.nodes.insert(*nid, node);
         s.dirty_nodes.insert((ino, ofs), *nid);
     }
     for ((dir, index), content) in &m.dir_pages {

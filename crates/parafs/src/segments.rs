@@ -96,6 +96,9 @@ pub(crate) struct Segment {
     pub(crate) unsaved: bool,
     /// What the medium has of them is in `owners`, too.
     pub(crate) asked: bool,
+    /// Something of it could not be read: it is no victim before the next mount, nor what else is in it
+    /// moved for nothing again and again.
+    pub(crate) unread: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -145,6 +148,7 @@ impl Segments {
             owners: None,
             unsaved: false,
             asked: false,
+            unread: false,
         };
         let of_region = |region: u32| {
             let first = region * shape.region_segments;
@@ -275,6 +279,11 @@ impl Segments {
     /// Segments that the medium can't give any more.
     pub(crate) fn dead(&self) -> u32 {
         self.dead
+    }
+
+    /// Segments of which something could not be read.
+    pub(crate) fn unread(&self) -> usize {
+        self.all.iter().filter(|s| s.unread).count()
     }
 
     /// Valid pages of all segments.
@@ -554,6 +563,10 @@ impl Segments {
         owners.resize(owners.len().max(page as usize + 1), Owner::default());
         owners[page as usize] = owner;
         s.unsaved = true;
+        // All of it was on the way when the checkpoint was taken, so nothing there names it.
+        if s.used == Use::Free && !mutant!("parafs.found-in-free") {
+            self.set_used(segment, Use::Full);
+        }
         self.set_valid(addr);
     }
 
@@ -657,7 +670,7 @@ impl Segments {
     /// A segment was trimmed; it is gone for good where the medium could not.
     pub(crate) fn trimmed(&mut self, segment: u32, worked: bool) {
         let s = &mut self.all[segment as usize];
-        (s.owners, s.unsaved, s.asked) = (None, false, false);
+        (s.owners, s.unsaved, s.asked, s.unread) = (None, false, false, false);
         self.set_used(segment, if worked { Use::Free } else { Use::Dead });
     }
 
@@ -706,8 +719,13 @@ impl Segments {
 
     /// Cleaning it wins at least a page.
     fn is_victim(&self, segment: u32) -> bool {
-        let valid = self.all[segment as usize].valid;
-        self.is_full(segment) && valid < self.layout.shape.segment_pages
+        let s = &self.all[segment as usize];
+        self.is_full(segment) && s.valid < self.layout.shape.segment_pages && !s.unread
+    }
+
+    /// See [`Segment::unread`].
+    pub(crate) fn can_not_be_read(&mut self, segment: u32) {
+        self.all[segment as usize].unread = !mutant!("parafs.victim-unread");
     }
 
     /// Its owners have come from the medium.

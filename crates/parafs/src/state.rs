@@ -246,6 +246,16 @@ impl State {
         shape.segments() - (self.capacity / u64::from(shape.segment_pages)) as u32
     }
 
+    /// Why there is no room for what was promised.
+    pub(crate) fn no_room(&self) -> FsError {
+        match self.segments.unread() {
+            0 => FsError::NoSpace,
+            count => FsError::Io(format!(
+                "no room is left, and {count} segments can't be cleaned: something in them can't be read"
+            )),
+        }
+    }
+
     /// Whether there is room for so many pages more, of files or their nodes.
     pub(crate) fn room_for(&self, pages: u64) -> Step<()> {
         match self.used() + pages <= self.capacity() || self.recovering {

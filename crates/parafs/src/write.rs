@@ -10,7 +10,7 @@
 //! changed, links, extended attributes) takes a checkpoint ([`State::is_bound`]), as in F2FS.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Batch, Footer, Nid, NodeKind, NodePage, Owner};
+use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
 use crate::segments::Heat;
@@ -41,6 +41,15 @@ pub(crate) enum By {
 
 /// A page of a file: the file, which page.
 pub(crate) type FilePage = (Nid, u64);
+
+/// A node of a file as an fsync finds it.
+struct Seen {
+    nid: Nid,
+    /// When it was changed last.
+    changed: u64,
+    bytes: Arc<Vec<u8>>,
+    inode: Option<Box<Inode>>,
+}
 
 /// A page of a file on its way to the medium.
 struct Write {
@@ -104,12 +113,11 @@ impl State {
     fn end_write(&mut self, write: &Write, written: bool) -> Step<()> {
         let (ino, index, addr) = (write.ino, write.index, write.sent.addr);
         let there = self.pages.get(ino, index).is_some_and(|page| page.id == write.is.0);
+        if !written {
+            self.segments.give_up(addr);
+        }
         if !there || !written {
-            self.segments.arrived(addr);
-            if !written {
-                self.segments.give_up(addr);
-            }
-            self.pages.end(ino, index, write.is, written);
+            self.end_unwritten(write);
             return Ok(());
         }
         // What names it may have left the memory meanwhile.
@@ -122,6 +130,12 @@ impl State {
         self.unflushed.insert(ino, now);
         self.pages.end(ino, index, write.is, true);
         Ok(())
+    }
+
+    /// The write of a page has ended, and nothing names what it wrote.
+    fn end_unwritten(&mut self, write: &Write) {
+        self.segments.arrived(write.sent.addr);
+        self.pages.end(write.ino, write.index, write.is, false);
     }
 
     /// A page lies elsewhere now: [`State::set_addr`] has counted what was kept for it.
@@ -154,39 +168,77 @@ impl State {
         along.any(|(ino, index)| self.pages.is_dirty(*ino, *index)) && !mutant!("parafs.left-along")
     }
 
-    /// Gives the changed nodes of a file places, as one batch.
-    fn begin_batch(&mut self, ino: Nid, data_only: bool) -> Step<Vec<(Nid, Sent)>> {
+    /// The changed nodes of a file as they are now: they name pages that have been written, and none that
+    /// is written later.
+    fn see(&mut self, ino: Nid, data_only: bool) -> Step<Vec<Seen>> {
         let dirty: Vec<(u32, Nid)> = self
             .dirty_nodes
             .range((ino, 0)..=(ino, u32::MAX))
             .map(|((_, ofs), nid)| (*ofs, *nid))
             .collect();
-        let mut batch = Vec::new();
+        let mut seen = Vec::new();
         for (ofs, nid) in dirty {
             let kind = self.tree.kind(ofs).map(|(kind, _)| kind);
-            let how = self.node(nid)?.dirty;
+            let node = self.node(nid)?;
             let wanted = match kind {
-                Some(NodeKind::Inode) => how == Dirty::Changed || !data_only,
+                Some(NodeKind::Inode) => node.dirty == Dirty::Changed || !data_only,
                 // A mount makes indirect nodes anew, by the numbers of the direct ones.
                 Some(NodeKind::Direct) => true,
                 _ => false,
             };
             if wanted {
-                self.nat.get(nid)?;
-                batch.push(nid);
+                let (bytes, inode) = (node.bytes.clone(), node.inode.clone());
+                seen.push(Seen { nid, changed: node.changed, bytes, inode });
             }
         }
-        if batch.is_empty() {
-            return Ok(Vec::new());
+        Ok(seen)
+    }
+
+    /// Gives nodes places, as one batch. Nothing where one of them is gone meanwhile.
+    fn begin_batch(&mut self, seen: &mut Vec<Seen>) -> Step<Option<Vec<(Nid, Sent)>>> {
+        if seen.iter().any(|node| !self.nodes.contains_key(&node.nid)) {
+            return Ok(None);
         }
-        self.segments.reserve(Heat::WarmNode, batch.len() as u64, self.kept_from_all())?;
-        self.batches += 1;
-        let whole = Batch { number: self.batches, nodes: batch.len() as u32 };
+        for node in &*seen {
+            self.nat.get(node.nid)?;
+        }
+        if !seen.is_empty() {
+            self.segments.reserve(Heat::WarmNode, seen.len() as u64, self.kept_from_all())?;
+            self.batches += 1;
+        }
+        let whole = Batch { number: self.batches, nodes: seen.len() as u32 };
         let version = self.version;
-        batch
-            .into_iter()
-            .map(|nid| Ok((nid, self.send_node(nid, Heat::WarmNode, version, whole)?)))
-            .collect()
+        let send = |node: Seen| Ok((node.nid, self.send_seen(node, version, whole)?));
+        std::mem::take(seen).into_iter().map(send).collect::<Step<_>>().map(Some)
+    }
+
+    /// Gives a node its next place, as it was seen. What has changed since then is still to be written.
+    fn send_seen(&mut self, seen: Seen, version: u64, batch: Batch) -> Step<Sent> {
+        let Seen { nid, changed, bytes, inode } = seen;
+        let is_as_seen = self.node(nid)?.changed == changed;
+        if is_as_seen || mutant!("parafs.fsync-as-it-is-then") {
+            drop(bytes);
+            return self.send_node(nid, Heat::WarmNode, version, batch);
+        }
+        let addr = self.give_place(nid, Heat::WarmNode)?;
+        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        node.in_flight += 1;
+        let mut bytes = Arc::unwrap_or_clone(bytes);
+        if let Some(inode) = &inode {
+            inode.encode(&mut bytes);
+        }
+        NodePage::seal(&mut bytes, &Footer { nid, ino: node.ino, ofs: node.ofs, version, batch });
+        Ok(Sent { addr, content: Arc::new(bytes) })
+    }
+
+    /// The next place of a node, of those that were reserved: it is on its way there.
+    fn give_place(&mut self, nid: Nid, heat: Heat) -> Step<Addr> {
+        self.changes += 1;
+        let addr = self.segments.allocate_reserved(heat, Owner::node(nid));
+        self.place_node(nid, addr)?;
+        self.segments.set_valid(addr);
+        self.nodes_in_flight += 1;
+        Ok(addr)
     }
 
     /// Gives a node its next place, of those that were reserved. It is clean from now on.
@@ -197,11 +249,7 @@ impl State {
         version: u64,
         batch: Batch,
     ) -> Step<Sent> {
-        self.changes += 1;
-        let addr = self.segments.allocate_reserved(heat, Owner::node(nid));
-        self.place_node(nid, addr)?;
-        self.segments.set_valid(addr);
-        self.nodes_in_flight += 1;
+        let addr = self.give_place(nid, heat)?;
         let node = self.nodes.get_mut(&nid).expect("it was looked at");
         let (ino, ofs) = (node.ino, node.ofs);
         let bytes: &mut Vec<u8> = Arc::make_mut(&mut node.bytes);
@@ -294,7 +342,7 @@ impl Fs {
                                 }
                             }
                             (Need::Room { .. }, _) => {
-                                return outcome.and(Err(FsError::NoSpace));
+                                return outcome.and(Err(self.lock().no_room()));
                             }
                             (need, _) => self.bring(cx, need).await?,
                         }
@@ -324,7 +372,13 @@ impl Fs {
             let Some((sent, write)) = writes.pop_front() else { break };
             let result = sent.await;
             let ended = self.with(cx, |s| s.end_write(&write, result.is_ok())).await;
-            self.lock().pages_in_flight -= 1;
+            let mut s = self.lock();
+            s.pages_in_flight -= 1;
+            if ended.is_err() && !mutant!("parafs.never-ended") {
+                // What names it can't be read: it is as dirty as before.
+                s.end_unwritten(&write);
+            }
+            drop(s);
             outcome = outcome.and(result).and(ended);
         }
         self.changed.wake(cx);
@@ -396,46 +450,82 @@ impl Fs {
             self.lock().stats.fsync_checkpoints += 1;
             return self.checkpoint(cx).await;
         }
-        let mut tries = 0;
+        for _ in 1..TRIES {
+            match self.sync_nodes(cx, ino, data_only).await {
+                Err(FsError::Io(_)) => {}
+                done => return done,
+            }
+        }
+        self.sync_nodes(cx, ino, data_only).await
+    }
+
+    /// Makes the nodes of a file durable whose pages have been written: one fsync at a time.
+    async fn sync_nodes(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<()> {
+        loop {
+            self.changed.wait(cx, || !self.lock().syncing.contains(&ino)).await;
+            if self.lock().syncing.insert(ino) {
+                break;
+            }
+        }
+        let done = self.sync_batch(cx, ino, data_only).await;
+        self.lock().syncing.remove(&ino);
+        self.changed.wake(cx);
+        match done? {
+            true => Ok(()),
+            false => {
+                self.lock().stats.fsync_checkpoints += 1;
+                self.checkpoint(cx).await
+            }
+        }
+    }
+
+    /// The same by a batch; false where that takes a checkpoint.
+    async fn sync_batch(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<bool> {
         loop {
             // A checkpoint had a page of it on the way, and could not write it.
             if self.lock().has_left_along(ino) {
                 self.write_range(cx, ino, 0..u64::MAX).await?;
                 continue;
             }
+            // What a checkpoint has under way is clean, and not there yet.
+            let see = |s: &mut State| match s.checkpointing {
+                true => Ok(None),
+                false => Ok(Some((s.version, s.see(ino, data_only)?))),
+            };
+            let Some((version, mut seen)) = self.with(cx, see).await? else {
+                self.changed.wait(cx, || !self.lock().checkpointing).await;
+                continue;
+            };
             // Nodes must not be there before the pages that they name, or these would be lost, and
-            // older ones with them.
+            // older ones with them. Pages that others write meanwhile are named by what comes later.
             if self.lock().unflushed.contains_key(&ino) && !mutant!("parafs.fsync-unordered") {
                 self.flush(cx).await?;
-                continue;
+                if mutant!("parafs.fsync-waits-for-others")
+                    && self.lock().unflushed.contains_key(&ino)
+                {
+                    continue;
+                }
             }
-            let free = || {
-                let s = self.lock();
-                !s.checkpointing && !s.syncing.contains(&ino)
-            };
-            self.changed.wait(cx, free).await;
+            self.changed.wait(cx, || !self.lock().checkpointing).await;
             let begun = self
                 .with(cx, |s| {
-                    let late = s.unflushed.contains_key(&ino);
-                    let late = late && !mutant!("parafs.fsync-unordered");
-                    let left = s.has_left_along(ino);
-                    if s.checkpointing || s.syncing.contains(&ino) || late || left {
+                    if !mutant!("parafs.fsync-of-read-only") {
+                        s.writable()?;
+                    }
+                    // What was seen may name what a checkpoint has freed meanwhile.
+                    let is_old = s.version != version && !mutant!("parafs.fsync-of-older");
+                    if s.checkpointing || is_old || s.has_left_along(ino) {
                         return Ok(None);
                     }
                     if s.is_bound(ino)? {
                         return Ok(Some(None));
                     }
-                    let batch = s.begin_batch(ino, data_only)?;
-                    s.syncing.insert(ino);
-                    Ok(Some(Some(batch)))
+                    Ok(s.begin_batch(&mut seen)?.map(Some))
                 })
                 .await?;
             let batch = match begun {
                 None => continue,
-                Some(None) => {
-                    self.lock().stats.fsync_checkpoints += 1;
-                    return self.checkpoint(cx).await;
-                }
+                Some(None) => return Ok(false),
                 Some(Some(batch)) => batch,
             };
             {
@@ -458,20 +548,11 @@ impl Fs {
                     }
                 }
             }
-            if outcome.is_ok() && !mutant!("parafs.fsync-unflushed") {
-                outcome = self.flush(cx).await;
+            outcome?;
+            if !mutant!("parafs.fsync-unflushed") {
+                self.flush(cx).await?;
             }
-            self.lock().syncing.remove(&ino);
-            self.changed.wake(cx);
-            match outcome {
-                Ok(()) => return Ok(()),
-                Err(e) => {
-                    tries += 1;
-                    if tries == TRIES {
-                        return Err(e);
-                    }
-                }
-            }
+            return Ok(true);
         }
     }
 

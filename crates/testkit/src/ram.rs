@@ -26,8 +26,10 @@ pub enum Keep {
 
 struct State {
     durable: Vec<u8>,
-    /// Per sector: its contents since it was last flushed, oldest first.
-    buffered: BTreeMap<u64, Vec<Vec<u8>>>,
+    /// Per sector: its contents since it was last flushed, oldest first, each with its number.
+    buffered: BTreeMap<u64, Vec<(u64, Vec<u8>)>>,
+    /// Contents that were put.
+    puts: u64,
     rng: Rng,
 }
 
@@ -47,6 +49,7 @@ impl Ram {
             state: Mutex::new(State {
                 durable: vec![0; capacity as usize * content_bytes],
                 buffered: BTreeMap::new(),
+                puts: 0,
                 rng: Rng::stream(seed, "ram", 0),
             }),
         }
@@ -63,9 +66,17 @@ impl Ram {
                 Keep::Drawn(_) => rng.below(contents.len() as u64 + 1) as usize,
             };
             if which > 0 {
-                s.durable[at as usize * bytes..][..bytes].copy_from_slice(&contents[which - 1]);
+                let (_, content) = &contents[which - 1];
+                s.durable[at as usize * bytes..][..bytes].copy_from_slice(content);
             }
         }
+    }
+
+    /// A sector is full of this byte.
+    pub fn holds(&self, at: Lba, byte: u8) -> bool {
+        let mut content = vec![0; self.info.content_bytes];
+        self.state.lock().read(at.get(), &mut content);
+        content.iter().all(|b| *b == byte)
     }
 
     async fn pause(&self, cx: &Cx) {
@@ -76,6 +87,8 @@ impl Ram {
     async fn serve(&self, cx: &Cx, mut io: Io<'_>) -> BlockResult {
         io.check(&self.info)?;
         let bytes = self.info.content_bytes;
+        // A flush is of what was there when it was asked for.
+        let there = self.state.lock().puts;
         self.pause(cx).await;
         for i in 0..io.sectors {
             let at = io.lba.get() + i as u64;
@@ -96,13 +109,13 @@ impl Ram {
         }
         if io.fua {
             let mut s = self.state.lock();
-            (io.lba.get()..io.lba.get() + io.sectors as u64).for_each(|at| s.persist(at));
+            (io.lba.get()..io.lba.get() + io.sectors as u64).for_each(|at| s.persist(at, u64::MAX));
         }
         self.pause(cx).await;
         if io.op == BlockOp::Flush {
             let mut s = self.state.lock();
             let all: Vec<u64> = s.buffered.keys().copied().collect();
-            all.into_iter().for_each(|at| s.persist(at));
+            all.into_iter().for_each(|at| s.persist(at, there));
         }
         Ok(())
     }
@@ -112,23 +125,30 @@ impl State {
     fn read(&self, at: u64, out: &mut [u8]) {
         let bytes = out.len();
         match self.buffered.get(&at).and_then(|b| b.last()) {
-            Some(content) => out.copy_from_slice(content),
+            Some((_, content)) => out.copy_from_slice(content),
             None => out.copy_from_slice(&self.durable[at as usize * bytes..][..bytes]),
         }
     }
 
     fn put(&mut self, at: u64, content: Vec<u8>) {
+        self.puts += 1;
         let contents = self.buffered.entry(at).or_default();
         if contents.len() == BUFFERED_MAX {
             contents.remove(0);
         }
-        contents.push(content);
+        contents.push((self.puts, content));
     }
 
-    fn persist(&mut self, at: u64) {
-        if let Some(newest) = self.buffered.remove(&at).and_then(|mut b| b.pop()) {
+    /// The newest of the first `puts` contents is durable.
+    fn persist(&mut self, at: u64, puts: u64) {
+        let Some(contents) = self.buffered.get_mut(&at) else { return };
+        let count = contents.iter().take_while(|(number, _)| *number <= puts).count();
+        if let Some((_, newest)) = contents.drain(..count).next_back() {
             let bytes = newest.len();
             self.durable[at as usize * bytes..][..bytes].copy_from_slice(&newest);
+        }
+        if contents.is_empty() {
+            self.buffered.remove(&at);
         }
     }
 }

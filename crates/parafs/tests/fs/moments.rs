@@ -2,7 +2,7 @@
 
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
-use flashlane_parafs::{Fs, Medium, Options, ROOT, Rename};
+use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
@@ -419,14 +419,26 @@ struct Slow {
     fails: Mutex<Option<u32>>,
     /// Behind so many reads one fails.
     unread: Mutex<Option<u32>>,
+    /// Behind so many writes of anything one is done, and said to have failed.
+    lies: Mutex<Option<u32>>,
+    /// Behind so many writes of anything all fail.
+    dead: Mutex<Option<u32>>,
+    /// The next write of a page takes long.
+    later: Mutex<bool>,
+    /// These can't be read, and that many times it was tried.
+    lost: Mutex<Vec<Lba>>,
+    missed: Mutex<u32>,
 }
 
 impl Slow {
     fn new(ram: Arc<Ram>) -> Arc<Slow> {
         let layout = Medium::Linear(ram.clone()).plan(1, 32).expect("it is large enough");
         let log = Lba::new(layout.shape.meta_sectors);
-        let (fails, unread) = (Mutex::new(None), Mutex::new(None));
-        Arc::new(Slow { ram, log, next: Mutex::new(false), fails, unread })
+        let never = || Mutex::new(None);
+        let (fails, unread, lies, dead) = (never(), never(), never(), never());
+        let (next, later) = (Mutex::new(false), Mutex::new(false));
+        let (lost, missed) = (Mutex::new(Vec::new()), Mutex::new(0));
+        Arc::new(Slow { ram, log, next, fails, unread, lies, dead, later, lost, missed })
     }
 
     /// This write fails.
@@ -500,8 +512,33 @@ impl BlockDev for Slow {
                 self.ram.start(cx, io).await
             });
         }
-        if io.op == BlockOp::Read && Slow::is_next(&self.unread) {
+        let is_lost =
+            |at: &Lba| (io.lba.get()..io.lba.get() + io.sectors as u64).contains(&at.get());
+        let lost = io.op == BlockOp::Read && self.lost.lock().iter().any(is_lost);
+        *self.missed.lock() += u32::from(lost);
+        if lost || io.op == BlockOp::Read && Slow::is_next(&self.unread) {
             return Started::Done(Err(BlockError::Uncorrectable(vec![io.lba])));
+        }
+        let writes = io.op == BlockOp::Write;
+        if writes && Slow::is_next(&self.lies) {
+            return Started::later(async move {
+                let (lba, _) = (io.lba, self.ram.start(cx, io).await);
+                cx.sleep(Ns::from_ms(2)).await;
+                Err(BlockError::Uncorrectable(vec![lba]))
+            });
+        }
+        if writes && Slow::is_next(&self.dead) {
+            *self.dead.lock() = Some(0);
+            return Started::later(async move {
+                cx.sleep(Ns::from_ms(2)).await;
+                Err(BlockError::Uncorrectable(vec![io.lba]))
+            });
+        }
+        if writes && io.lba >= self.log && std::mem::take(&mut *self.later.lock()) {
+            return Started::later(async move {
+                cx.sleep(Ns::from_secs(10)).await;
+                self.ram.start(cx, io).await
+            });
         }
         if self.takes(&io) {
             return Started::later(async move {
@@ -561,4 +598,252 @@ fn a_read_that_takes_long_gives_what_the_file_holds() {
         fs.read(&cx, f, 0, &mut again).await.expect("it is read");
         assert!(again == [8; 4096]);
     });
+}
+
+/// A write of a checkpoint fails, all behind it do, or it is done and said to have failed. An fsync that waits
+/// for the checkpoint is there afterwards, or says that it is not.
+#[test]
+fn an_fsync_behind_a_checkpoint_that_fails_is_no_lie() {
+    let mut counts = [0; 8];
+    for (how, write) in (0..4).flat_map(|how| (0..24).map(move |write| (how, write))) {
+        let device = ram(12, 1);
+        let before = device.clone();
+        let done = run(1, async move |cx| {
+            make(&cx, &before, 1).await;
+            let slow = Slow::new(before);
+            let medium = Medium::Linear(slow.clone());
+            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.write(&cx, f, 0, &[9; 8192], now(&cx)).await.expect("room");
+            fs.sync(&cx).await.expect("it is written");
+            // Nothing but its inode changes, and other nodes.
+            fs.truncate(&cx, f, 9000, now(&cx)).await.expect("it is longer");
+            create(&cx, &fs, ROOT, "g", FILE).await;
+            *[&slow.fails, &slow.dead, &slow.lies, &slow.fails][how].lock() = Some(write);
+            let (other, theirs) = (fs.clone(), cx.clone());
+            let first = cx.spawn_join(async move { other.checkpoint(&theirs).await });
+            let (other, theirs) = (fs.clone(), cx.clone());
+            let next = cx.spawn_join(async move { other.checkpoint(&theirs).await });
+            cx.sleep(Ns::from_us(1)).await;
+            let done = fs.fsync(&cx, f, false).await;
+            if how == 3 {
+                return done.is_ok(); // and the power goes
+            }
+            let (first, next) = (first.await, next.await);
+            let unsure = matches!(first, Err(FsError::ReadOnly(_)));
+            assert!(!unsure || next.is_err(), "{how} {write}: the next one is {next:?}");
+            done.is_ok()
+        });
+        counts[2 * how + usize::from(done)] += 1;
+        device.power_cut(Keep::Oldest);
+        run(2, async move |cx| {
+            let fs = mount(&cx, &device).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there");
+            assert!(f.size == 9000 || !done, "{how} {write}: {} bytes", f.size);
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+        });
+    }
+    assert!(counts[1] == 24 && counts[2] > 2 && counts[4] > 0, "{counts:?}");
+}
+
+/// A file is deleted, and a checkpoint that says so is being written: the file that is made now has another
+/// number. It would be the old one if the checkpoint failed.
+#[test]
+fn a_number_is_free_when_a_checkpoint_has_said_so() {
+    run(1, async |cx| {
+        let device = ram(12, 1);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        create(&cx, &fs, ROOT, "before", FILE).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.unlink(&cx, ROOT, b"before", now(&cx)).await.expect("it is gone");
+        fs.sync(&cx).await.expect("it is written");
+        // Numbers are given out in turn, until it is the turn of that of `f`.
+        for turn in 0.. {
+            let other = create(&cx, &fs, ROOT, "other", FILE).await.ino;
+            fs.unlink(&cx, ROOT, b"other", now(&cx)).await.expect("it is gone");
+            if turn % 64 == 63 {
+                fs.checkpoint(&cx).await.expect("it is written");
+            }
+            assert!(turn < 100_000, "the turn never comes");
+            if other + 1 == f {
+                break;
+            }
+        }
+        fs.unlink(&cx, ROOT, b"f", now(&cx)).await.expect("it is gone");
+        let (other, theirs) = (fs.clone(), cx.clone());
+        let checkpoint = cx.spawn_join(async move { other.checkpoint(&theirs).await });
+        cx.sleep(Ns::from_us(1)).await;
+        assert_ne!(create(&cx, &fs, ROOT, "g", FILE).await.ino, f);
+        checkpoint.await.expect("it is written");
+    });
+}
+
+/// What names a page can't be read when the page has been written: it is dirty as before, and nobody waits
+/// for it for ever.
+#[test]
+fn a_page_that_can_not_be_named_has_ended() {
+    run(1, async |cx| {
+        let device = ram(12, 1);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        let mut others = Vec::new();
+        for i in 0..150 {
+            others.push(create(&cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
+        }
+        fs.write(&cx, f, FAR, &[8; 4096], now(&cx)).await.expect("room");
+        fs.unmount(&cx).await.expect("it is written");
+        let slow = Slow::new(device.clone());
+        let medium = Medium::Linear(slow.clone());
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        fs.write(&cx, f, FAR, &[9; 4096], now(&cx)).await.expect("room");
+        fs.checkpoint(&cx).await.expect("it is written");
+        *slow.later.lock() = true;
+        let (writer, its) = (fs.clone(), cx.clone());
+        let first = cx.spawn_join(async move { writer.fsync(&its, f, false).await });
+        cx.sleep(Ns::from_ms(1)).await;
+        assert!(!*slow.later.lock(), "it is being written");
+        // Its nodes leave the memory.
+        for other in others {
+            fs.attributes(&cx, other).await.expect("it is there");
+        }
+        *slow.unread.lock() = Some(0);
+        let _ = first.await;
+        assert!(slow.unread.lock().is_none(), "it was read");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        device.power_cut(Keep::Oldest);
+        let fs = mount(&cx, &device).await;
+        let mut far = [0; 4096];
+        fs.read(&cx, f, FAR, &mut far).await.expect("it is read");
+        assert_eq!(far, [9; 4096]);
+    });
+}
+
+/// The content of a page, with the number of its write.
+fn stamped(page: u64, write: u64) -> Vec<u8> {
+    [write.to_le_bytes().to_vec(), vec![page as u8; 4088]].concat()
+}
+
+/// Pages of a file that others write all the time: an fsync has what was there when it was asked for, and does
+/// not wait for more. When the power goes every page is one that was written, and none is older than the
+/// last sync.
+#[test]
+fn an_fsync_ends_while_others_write() {
+    for seed in 0..400 {
+        let device = ram(24, seed);
+        let before = device.clone();
+        let mut rng = Rng::stream(seed, "cut", 0);
+        let end = Ns::from_us(2_000 + rng.below(6_000));
+        let clock = Virtual::new(1, seed, CostTable::zero());
+        let cx = clock.cx();
+        let acked = clock.run(async move {
+            make(&cx, &before, 1).await;
+            let fs = mount(&cx, &before).await;
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            for page in 0..200 {
+                let content = stamped(page, 0);
+                fs.write(&cx, f, page * 4096, &content, now(&cx)).await.expect("room");
+            }
+            fs.sync(&cx).await.expect("it is written");
+            let begin = cx.now();
+            let (writer, its) = (fs.clone(), cx.clone());
+            let synced = Arc::new(Mutex::new(0));
+            let told = synced.clone();
+            cx.spawn(async move {
+                for i in 1_u64.. {
+                    let (page, content) = (i % 200, stamped(i % 200, i));
+                    writer.write(&its, f, page * 4096, &content, now(&its)).await.expect("room");
+                    its.sleep(Ns::from_us(1)).await;
+                    match (seed % 3, i % 30, i % 100) {
+                        (1, 0, _) => {
+                            writer.sync(&its).await.expect("it is written");
+                            *told.lock() = i;
+                        }
+                        (2, _, 0) => writer.checkpoint(&its).await.expect("it is written"),
+                        _ => {}
+                    }
+                }
+            });
+            let acked = Arc::new(Mutex::new(0));
+            let (told, syncer, its) = (acked.clone(), fs.clone(), cx.clone());
+            cx.spawn(async move {
+                loop {
+                    syncer.fsync(&its, f, false).await.expect("it is written");
+                    *told.lock() += 1;
+                }
+            });
+            cx.sleep(end).await;
+            assert!(cx.now() >= begin + end);
+            (*acked.lock(), *synced.lock())
+        });
+        let (acked, synced) = acked.expect("it goes on");
+        assert!(acked > 0, "seed {seed}: no fsync ended within {end}");
+        drop(clock);
+        device.power_cut(Keep::Drawn(seed));
+        run(seed, async move |cx| {
+            let fs = mount(&cx, &device).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            let all = content(&cx, &fs, f).await;
+            assert_eq!(all.len(), 200 * 4096);
+            for (found, page) in all.chunks(4096).zip(0_u64..) {
+                let write = u64::from_le_bytes(found[..8].try_into().expect("eight"));
+                let least = (synced + 200 - page) / 200 * 200 + page;
+                let least = least.saturating_sub(200);
+                assert!(found == stamped(page, write), "seed {seed}: page {page}");
+                assert!(
+                    write >= least,
+                    "seed {seed}: page {page} is of write {write}, not {least}"
+                );
+            }
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+        });
+    }
+}
+
+/// A page that can't be read lies in the segment that would be cleaned first: all else goes on, and what the
+/// file has besides is there.
+#[test]
+fn a_page_that_can_not_be_read_stops_no_cleaning() {
+    run(1, async |cx| {
+        let device = ram(8, 1);
+        make(&cx, &device, 1).await;
+        let slow = Slow::new(device);
+        let medium = Medium::Linear(slow.clone());
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let (f, other) = (create(&cx, &fs, ROOT, "f", FILE).await.ino, FILE);
+        let other = create(&cx, &fs, ROOT, "other", other).await.ino;
+        let mut rng = Rng::stream(1, "others", 0);
+        let more = create(&cx, &fs, ROOT, "more", FILE).await.ino;
+        // A page of `f` in many segments, and more than one of another file in the rest.
+        for page in 0..130 {
+            let (file, pages, byte) = if page < 30 { (f, 1, 6) } else { (more, 3, 7) };
+            let content = vec![byte; pages * 4096];
+            fs.write(&cx, file, page * 3 * 4096, &content, now(&cx)).await.expect("room");
+            fs.fsync(&cx, file, false).await.expect("it is written");
+            fs.write(&cx, other, 0, &[8; 81_920], now(&cx)).await.expect("room");
+            fs.fsync(&cx, other, false).await.expect("it is written");
+        }
+        fs.sync(&cx).await.expect("it is written");
+        slow.lost.lock().extend(device_pages(&slow, 6));
+        for turn in 0..600 {
+            let at = 4096 * rng.below(30);
+            let done = fs.write(&cx, other, at, &[9; 40_960], now(&cx)).await;
+            assert_eq!(done.map(|_| ()), Ok(()), "write {turn}");
+            assert_eq!(fs.fsync(&cx, other, false).await, Ok(()), "fsync {turn}");
+        }
+        assert!(fs.stats().foreground_victims > 4, "{}", fs.stats().foreground_victims);
+        // A victim is tried once.
+        assert!(*slow.missed.lock() <= 30, "{} reads failed", *slow.missed.lock());
+        let mut one = [0; 4096];
+        assert!(matches!(fs.read(&cx, f, 0, &mut one).await, Err(FsError::Io(_))));
+    });
+}
+
+/// Where pages lie that are full of this byte.
+fn device_pages(slow: &Slow, byte: u8) -> Vec<Lba> {
+    let sectors = slow.ram.info().capacity;
+    (slow.log.get()..sectors).map(Lba::new).filter(|at| slow.ram.holds(*at, byte)).collect()
 }
