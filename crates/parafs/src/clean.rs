@@ -23,9 +23,7 @@ use flashlane_rt::{Cx, Join};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Segments that one cleaner empties before a checkpoint frees them.
-const VICTIMS: u32 = 4;
-/// The same of each cleaner of a region.
+/// Segments that a cleaner of a region empties before a checkpoint frees them.
 const VICTIMS_OF_REGION: usize = 8;
 /// Cleaners of regions begin when so many segments of each are left beside those that others wait
 /// for, and go on until there are so many more. Less of either costs throughput, more does not
@@ -381,7 +379,7 @@ impl Fs {
     /// Empties some segments, one after the other. `empty` ones a checkpoint frees already.
     async fn empty_one_by_one(self: &Arc<Fs>, cx: &Cx, empty: u32) -> Result<()> {
         let mut emptied = BTreeSet::new();
-        for _ in empty..VICTIMS {
+        for _ in empty..self.options.victims {
             let Some(victim) = self.lock().segments.victim(&emptied) else { break };
             // What it holds has to go somewhere.
             let (free, pages) = {

@@ -43,6 +43,12 @@ pub struct Options {
     pub allocation: Allocation,
     /// Who cleans when room is short (3.3).
     pub cleaners: Cleaners,
+    /// Segments that one cleaner empties before a checkpoint frees them. F2FS goes on until it has
+    /// enough, which is mostly one to three.
+    pub victims: u32,
+    /// An fsync flushes what it has written before it writes nodes that name it, and then these. Without
+    /// the first flush, as F2FS, a power cut may leave nodes whose pages are not there.
+    pub ordered_fsync: bool,
     /// Which request of a channel goes out next (3.4).
     pub schedule: Schedule,
     /// Nobody has asked for anything for so long: segments are cleaned in the background (3.3). Zero
@@ -73,6 +79,8 @@ impl Default for Options {
             journal: 640,
             allocation: Allocation::default(),
             cleaners: Cleaners::default(),
+            victims: 4,
+            ordered_fsync: true,
             schedule: Schedule::default(),
             // Ours: F2FS sleeps half a minute at least between two background cleanings, and asks
             // then whether the device is idle.

@@ -498,7 +498,8 @@ impl Fs {
             };
             // Nodes must not be there before the pages that they name, or these would be lost, and
             // older ones with them. Pages that others write meanwhile are named by what comes later.
-            if self.lock().unflushed.contains_key(&ino) && !mutant!("parafs.fsync-unordered") {
+            let late = self.options.ordered_fsync && self.lock().unflushed.contains_key(&ino);
+            if late && !mutant!("parafs.fsync-unordered") {
                 self.flush(cx).await?;
                 if mutant!("parafs.fsync-waits-for-others")
                     && self.lock().unflushed.contains_key(&ino)

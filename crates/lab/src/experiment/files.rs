@@ -56,6 +56,8 @@ impl FileSystem {
             journal,
             allocation,
             cleaners,
+            victims,
+            ordered_fsync,
             schedule,
             idle,
             commit,
@@ -73,6 +75,8 @@ impl FileSystem {
             "journal": journal,
             "allocation": name_of(&ALLOCATIONS, &allocation),
             "cleaners": name_of(&CLEANERS, &cleaners),
+            "victims": victims,
+            "ordered_fsync": ordered_fsync,
             "dispatch": name_of(&DISPATCHES, &dispatch),
             "window": window,
             "slice_ns": slice.as_ns(),
@@ -134,6 +138,8 @@ impl FileSystem {
         count("dirty_pages", 1, CACHE_MOST, &mut o.dirty_pages);
         count("dirty_nodes", 1, CACHE_MOST, &mut o.dirty_nodes);
         count("journal", 0, JOURNAL_MOST, &mut o.journal);
+        o.victims = s.number("victims", 1, VICTIMS_MOST).map_or(o.victims, |n| n as u32);
+        o.ordered_fsync = s.flag("ordered_fsync").unwrap_or(o.ordered_fsync);
         o.allocation = s.word("allocation", &ALLOCATIONS).unwrap_or(o.allocation);
         o.cleaners = s.word("cleaners", &CLEANERS).unwrap_or(o.cleaners);
         let time = |key, least: Ns, into: &mut Ns| {
@@ -143,8 +149,15 @@ impl FileSystem {
                 false => s.complain(key, format!("`{key}` must be from {least} to {TIME_MAX}")),
             }
         };
-        time("idle", Ns::ZERO, &mut o.idle);
-        time("commit", Ns::ZERO, &mut o.commit);
+        for (key, into) in [("idle", &mut o.idle), ("commit", &mut o.commit)] {
+            match s.parsed::<Ns>(key) {
+                // Nothing is done at that time.
+                Some(Ns::ZERO) => *into = Ns::ZERO,
+                // Whoever looks more often does nothing else.
+                Some(_) => time(key, IDLE_LEAST, into),
+                None => {}
+            }
+        }
         let schedule = &mut o.schedule;
         schedule.dispatch = s.word("dispatch", &DISPATCHES).unwrap_or(schedule.dispatch);
         time("slice", Ns::from_ns(1), &mut schedule.slice);
@@ -167,6 +180,10 @@ impl FileSystem {
             }
         };
         small("spare_segments", u32::MAX.into(), &mut fs.spare_segments);
+        for key in OF_CHANNELS.iter().filter(|key| !on_flash && s.has(key)) {
+            let says = "has no effect on a block SSD: its FTL places pages and schedules them";
+            s.complain(key, format!("`{key}` {says}"));
+        }
         fs
     }
 }
@@ -182,6 +199,21 @@ const WEIGHT_MOST: u64 = 1_000_000;
 /// host has.
 const CACHE_LEAST: u64 = 64;
 const CACHE_MOST: u64 = 1 << 24;
+/// Keys of what only flash blocks have.
+const OF_CHANNELS: [&str; 8] = [
+    "allocation",
+    "dispatch",
+    "slice",
+    "window",
+    "read_weight",
+    "write_weight",
+    "free_weight",
+    "erasing_weight",
+];
+/// Segments that are emptied before a checkpoint: more than any device has at a time.
+const VICTIMS_MOST: u64 = 4096;
+/// The shortest time after which something is done unasked.
+const IDLE_LEAST: Ns = Ns::from_us(100);
 /// Nodes that a checkpoint has room for.
 const JOURNAL_MOST: u64 = 680;
 /// A year: longer runs are a mistake.
