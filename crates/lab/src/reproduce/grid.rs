@@ -207,6 +207,9 @@ fn values(outcome: &Outcome) -> Values {
         }
         values.extend(run.pages.iter().map(|(kind, n)| (format!("pages_{kind}"), *n as f64)));
         values.insert("runtime_s".into(), run.runtime_ns as f64 / 1e9);
+        let victims = ["foreground", "background", "wear"].map(|kind| format!("fs_{kind}_victims"));
+        let victims = victims.iter().filter_map(|name| values.get(name)).sum();
+        values.insert("fs_victims".into(), victims);
         values.insert("cpu_idle_percent".into(), 100.0 * run.cpu.idle_ratio);
         media(outcome, &mut values);
         periods(outcome, &mut values);
