@@ -286,7 +286,14 @@ impl RunOutcome {
         note(self.violations, "broken rules of the medium");
         note(r.wrong_sectors, "sectors with wrong content");
         if !allow_errors {
-            note(r.failed, "failed requests");
+            let full =
+                "found the file system full: make its files fewer or smaller, or the device larger";
+            match r.no_room {
+                0 => note(r.failed, "failed requests"),
+                full_ones => {
+                    note(r.failed, &format!("failed requests, {full_ones} of which {full}"))
+                }
+            }
             note(r.uncorrectable, "sectors that could not be read");
         }
         bad.extend(self.laws.as_ref().err().map(|why| format!("counters disagree: {why}")));

@@ -151,7 +151,7 @@ impl FileSystem {
         };
         for (key, into) in [("idle", &mut o.idle), ("commit", &mut o.commit)] {
             match s.parsed::<Ns>(key) {
-                // Nothing is done at that time.
+                // Never.
                 Some(Ns::ZERO) => *into = Ns::ZERO,
                 // Whoever looks more often does nothing else.
                 Some(_) => time(key, IDLE_LEAST, into),

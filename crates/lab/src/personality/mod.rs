@@ -62,6 +62,13 @@ pub struct Until {
     pub written_percent: Option<u64>,
 }
 
+impl Until {
+    /// It ends when so much is written, and by nothing else.
+    fn is_only_written(&self) -> bool {
+        self.written.is_some() && self.ops.is_none() && self.runtime.is_none()
+    }
+}
+
 /// A program with its numbers; the seed is the run's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileJob {
@@ -258,6 +265,16 @@ pub enum FileError {
          files fewer or smaller (`nfiles`, `number` or `rows`, `filesize`), or the device larger"
     )]
     Full { job: String, calls: u64, why: String },
+    #[error(
+        "no thread of `{job}` has found a file for {since}, so it would never end: give it more files \
+         (`nfiles`) than threads (`nthreads`)"
+    )]
+    NoFile { job: String, since: Ns },
+    #[error(
+        "{calls} calls of `{job}` in a row have written nothing, so it would never have `written` what it is \
+         to: give it more files (`nfiles`) than threads (`nthreads`), or end it by `ops` or `runtime`"
+    )]
+    NoWrite { job: String, calls: u64 },
 }
 
 fn failed(what: &str) -> impl Fn(FsError) -> FileError {
@@ -269,6 +286,8 @@ fn failed(what: &str) -> impl Fn(FsError) -> FileError {
 const PIECE: u64 = 1 << 20;
 /// A thread that has found no file in a whole loop looks again so much later.
 const IDLE: Ns = Ns::from_us(10);
+/// Where all of them look for so long, they find none any more.
+const IDLE_MAX: Ns = Ns::from_ms(10);
 /// Calls at one instant, and calls that fail with nothing written meanwhile, by which a run has no
 /// end.
 const CALLS_MAX: u64 = 1 << 20;
@@ -581,8 +600,12 @@ struct Job {
     contents: RefCell<Contents>,
     /// Of each file the folder that it is in, and its name there; a log is the last.
     places: RefCell<Vec<(Nid, String)>>,
-    /// Calls that have begun.
+    /// Calls that have begun, those of them that are under way, and when the last one ended.
     begun: Cell<u64>,
+    under_way: Cell<u64>,
+    ended_at: Cell<Ns>,
+    /// Bytes written when it was looked at last, and calls that had begun when there were fewer.
+    wrote: Cell<(u64, u64)>,
     written: Cell<u64>,
     /// Bytes of the first files.
     prepared: Cell<u64>,
@@ -646,6 +669,9 @@ impl Job {
             contents: Contents::new(seed, files).into(),
             places: RefCell::default(),
             begun: Cell::new(0),
+            under_way: Cell::new(0),
+            ended_at: Cell::new(Ns::ZERO),
+            wrote: Cell::new((0, 0)),
             written: Cell::new(0),
             prepared: Cell::new(0),
             pieces: (pieces.0.min(PIECE), pieces.1.min(PIECE)),
@@ -888,7 +914,14 @@ impl Bench {
             if actor.loops > loops {
                 match std::mem::take(&mut busy) {
                     true => cx.yield_now().await,
-                    false => cx.sleep(IDLE).await,
+                    false => {
+                        let since = cx.now().saturating_sub(job.ended_at.get());
+                        if job.under_way.get() == 0 && since > IDLE_MAX {
+                            let job = job.asked.name.clone();
+                            self.over(End::Error(FileError::NoFile { job, since }));
+                        }
+                        cx.sleep(IDLE).await;
+                    }
                 }
             }
         }
@@ -918,6 +951,7 @@ impl Bench {
         call: impl Future<Output = Result<u64, FsError>>,
     ) -> bool {
         job.begun.set(job.begun.get() + 1);
+        job.under_way.set(job.under_way.get() + 1);
         let start = cx.now();
         if self.submit_cost > Ns::ZERO {
             cx.cpu(self.submit_cost).await;
@@ -925,6 +959,8 @@ impl Bench {
         let (op, about) = (kind.op(), Some(job.index));
         let result = call.await;
         let now = cx.now();
+        job.under_way.set(job.under_way.get() - 1);
+        job.ended_at.set(now);
         self.recorder.borrow_mut().request(about, start, result.is_ok());
         if let (Ok(bytes), Some(op)) = (&result, op) {
             let course = || self.course();
@@ -983,13 +1019,21 @@ impl Bench {
         if calls >= CALLS_MAX && job.asked.until.ops.is_none() {
             self.over(End::Error(FileError::NoTime { job: name(), calls }));
         }
+        let (written, since) = job.wrote.get();
+        if job.written.get() != written {
+            job.wrote.set((job.written.get(), job.begun.get()));
+        } else if job.begun.get() - since >= CALLS_MAX && job.asked.until.is_only_written() {
+            let calls = job.begun.get() - since;
+            self.over(End::Error(FileError::NoWrite { job: name(), calls }));
+        }
         match error {
             // Whatever else goes well: a full file system is one that takes no bytes.
             None if op == Some(BlockOp::Write) => self.failures.set(0),
             None => {}
             Some(why @ (FsError::NoSpace | FsError::Io(_))) => {
-                if let FsError::Io(_) = why {
-                    self.recorder.borrow_mut().uncorrectable += 1;
+                match why {
+                    FsError::Io(_) => self.recorder.borrow_mut().uncorrectable += 1,
+                    _ => self.recorder.borrow_mut().no_room += 1,
                 }
                 let calls = self.failures.get() + 1;
                 self.failures.set(calls);

@@ -211,6 +211,8 @@ pub struct Recorder {
     pub uncorrectable: u64,
     /// Sectors with wrong content; whatever the part of the run, ramp included.
     pub wrong_sectors: u64,
+    /// Of the requests that failed, calls of a file system that was full.
+    pub no_room: u64,
     /// The first of them.
     pub mismatches: Vec<String>,
     /// Time that reads waited for the host's core before they were submitted, summed.

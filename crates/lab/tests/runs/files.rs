@@ -186,7 +186,8 @@ fn a_full_file_system_is_a_counted_error() {
     let files = run.files.as_ref().unwrap();
     let failed: u64 = files.calls.values().map(|call: &CallReport| call.failed).sum();
     assert!(failed > 0 && run.failed_requests == failed, "{}", report.to_text());
-    assert_eq!(run.bad, [format!("{failed} failed requests")]);
+    let words = format!("{failed} failed requests, {failed} of which found the file system full");
+    assert!(run.bad.len() == 1 && run.bad[0].starts_with(&words), "{:?}", run.bad);
     assert!(files.calls["deletefile"].count > 0 && files.checked.is_some());
     // Where that is what it is about, it is no bad result.
     let allowed = [&full[..], &["run.allow_errors=true"]].concat();
@@ -208,6 +209,15 @@ fn a_run_without_an_end_is_an_error() {
     ];
     let says = tried(SMALL, &free).err().expect("no time passes").to_string();
     assert!(says.contains("took no time at all") && says.contains("`costs`"), "{says}");
+    // Threads hold all the files that there are, and none can be made.
+    let few = [
+        "workload.0.files=webproxy",
+        "workload.0.nfiles=60",
+        "workload.0.nthreads=100",
+        "workload.0.written=16MiB",
+    ];
+    let says = tried(SMALL, &few).err().expect("nothing is written").to_string();
+    assert!(says.contains("have written nothing") && says.contains("`nfiles`"), "{says}");
 }
 
 /// An interrupt ends it with what was done so far, and the file system is sound.
