@@ -28,7 +28,8 @@
 //! application = "bundled:oltp-{mode}.json"  # what wrote it: { "reads": { "count": 1 }, "writes": { "count": 1 } }
 //! [size.full]                      # and [size.ci]: what other sizes change
 //! set = ["workload.0.runtime=30s"]
-//! causes = ["..."]                 # where what differs comes from at this size; else what the file says
+//! causes = ["..."]                 # where what differs comes from at this size; else what the file says,
+//!                                  # at the smallest size nothing
 //! [[plot]]
 //! title = "Bandwidth"
 //! x = "threads"
@@ -318,15 +319,22 @@ impl FigureFile {
         self.sizes.get(self.size.name())
     }
 
+    /// This size differs from the small one.
+    pub(super) fn has_own_size(&self) -> bool {
+        self.of_size().is_some()
+    }
+
     /// The verdict that is expected; a change of it fails.
     pub fn expected(&self) -> Verdict {
         self.of_size().and_then(|size| size.expected).unwrap_or(self.expected)
     }
 
-    /// Where a difference from the paper comes from at this size.
+    /// Where a difference from the paper comes from at this size. The smallest one has causes of its own.
     pub(super) fn causes(&self) -> &[String] {
-        let of_size = self.of_size().filter(|size| !size.causes.is_empty());
-        of_size.map_or(&self.causes, |size| &size.causes)
+        match self.of_size() {
+            Some(size) if self.size == Size::Ci || !size.causes.is_empty() => &size.causes,
+            _ => &self.causes,
+        }
     }
 
     /// The device called so. Asserts that there is one: files with a mechanism are compiled in.

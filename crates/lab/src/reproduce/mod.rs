@@ -301,13 +301,17 @@ impl Figure {
         machine: &Machine,
     ) -> Result<FigureResult, ReproduceError> {
         let file = self.file(size)?;
-        let Measured { mut points, notes, verdict } = match file.of_mechanism() {
+        let Measured { mut points, mut notes, verdict } = match file.of_mechanism() {
             Some(mechanism) => (mechanism.measure)(&file, way, machine)?,
             None => Measured::of(Points::default()),
         };
         recordings::measure(&file, way, &mut points)?;
         grid::measure(&file, way, &mut points)?;
         let rows = file.rows_of(&points)?;
+        if size == Size::Ci && file.has_own_size() {
+            let is = "the smallest devices on which all of it is done: what is said to be ours is of the small";
+            notes.push(format!("{is} size"));
+        }
         Ok(FigureResult {
             interrupted: points.lack_some(),
             name: self.name.to_string(),
