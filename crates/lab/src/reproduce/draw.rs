@@ -54,6 +54,15 @@ pub(super) fn chart(plot: &Plot, points: &Points, rows: &[Row], size: &Size) -> 
     Some(drawn(&curves, &names, (&x, &y), size, &alt))
 }
 
+/// A number of the paper is a point of one of its curves.
+pub(super) fn has_papers(plot: &Plot, rows: &[Row]) -> bool {
+    let is_of = |row: &Row, of: &Selector| {
+        row.place.as_ref().is_some_and(|place| value_on(place, of, &plot.x).is_some())
+    };
+    let papers = rows.iter().filter(|row| row.paper.is_some());
+    papers.into_iter().any(|row| plot.lines.iter().any(|(of, _)| is_of(row, of)))
+}
+
 /// Values of the horizontal axis, in the order of the points.
 fn names(plot: &Plot, points: &Points) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();

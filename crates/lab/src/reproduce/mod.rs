@@ -389,7 +389,16 @@ impl FigureResult {
             let hold = rules().filter(|r| r.order == order && r.holds == Some(true)).count();
             format!("{hold} of {all}")
         };
+        if rules().next().is_none() {
+            return "no row has a rule: nothing is judged".into();
+        }
         format!("{} sizes hold, {} orders and directions", of(false), of(true))
+    }
+
+    /// The verdict, in words; none where nothing is judged.
+    pub(super) fn said(&self) -> String {
+        let judged = self.rows.iter().any(|r| r.rule != Rule::None && !r.input);
+        if judged { self.verdict.to_string() } else { "none".into() }
     }
 
     /// The table and the verdict.
@@ -415,7 +424,7 @@ impl FigureResult {
         let (name, title, paper, size) = (&self.name, &self.title, &self.paper, self.size);
         let mut text = format!("{name}: {title} ({paper}), {size} size\n\n");
         text += &aligned(&rows);
-        text += &format!("\nverdict: {} ({})\n", self.verdict, self.count());
+        text += &format!("\nverdict: {} ({})\n", self.said(), self.count());
         if self.interrupted {
             let lacking = self.rows.iter().filter(|r| r.here.is_none()).count();
             text += &format!("INTERRUPTED: {lacking} more rows were not measured\n");

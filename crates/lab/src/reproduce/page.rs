@@ -30,7 +30,7 @@ pub fn to_html(results: &[FigureResult]) -> String {
             escape(&figure.title),
             escape(&figure.paper),
             class(figure.verdict),
-            figure.verdict,
+            figure.said(),
             figure.count()
         );
     }
@@ -54,7 +54,7 @@ fn section(figure: &FigureResult) -> String {
         escape(&figure.name),
         escape(&figure.title),
         escape(&figure.paper),
-        figure.verdict,
+        figure.said(),
         figure.count(),
         figure.size
     );
@@ -66,9 +66,11 @@ fn section(figure: &FigureResult) -> String {
         let (wide, narrow) = (Size::wide(260.0), Size::narrow(220.0));
         let top = |size: Size| Size { top: 24.0, ..size };
         if let (Some(wide), Some(narrow)) = (of(&top(wide)), of(&top(narrow))) {
+            let has_papers = draw::has_papers(plot, &figure.rows);
+            let diamonds = if has_papers { " Diamonds are the paper's." } else { "" };
             let _ = writeln!(
                 s,
-                "<figure>\n<figcaption><b>{}.</b> Diamonds are the paper's.</figcaption>\n\
+                "<figure>\n<figcaption><b>{}.</b>{diamonds}</figcaption>\n\
                  <div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div>\n</figure>",
                 escape(&plot.title)
             );

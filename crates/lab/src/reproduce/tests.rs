@@ -31,9 +31,9 @@ here = "a x"
         |size| FigureFile::parse("x.toml", text, size).expect("it is good").causes().to_vec();
     assert_eq!(causes(Size::Small), ["small blocks"]);
     assert_eq!(causes(Size::Full), ["large blocks"]);
-    let text = text.replace("[size.full]\ncauses = [\"large blocks\"]", "[size.ci]\nset = []\n[size.full]");
-    let causes = |size| {
-        FigureFile::parse("x.toml", &text, size).expect("it is good").causes().to_vec()
-    };
+    let text = text
+        .replace("[size.full]\ncauses = [\"large blocks\"]", "[size.ci]\nset = []\n[size.full]");
+    let causes =
+        |size| FigureFile::parse("x.toml", &text, size).expect("it is good").causes().to_vec();
     assert!(causes(Size::Ci).is_empty() && causes(Size::Full) == ["small blocks"]);
 }

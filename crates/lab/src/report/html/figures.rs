@@ -45,9 +45,9 @@ pub(super) fn run_class(i: usize) -> String {
     format!("r{}", i % page::COLOURS)
 }
 
-/// As [`run_class`], with dashes of its own.
+/// As [`run_class`], with dashes: those of a colour that comes again differ.
 pub(super) fn dashed(i: usize) -> String {
-    format!("{} d{}", run_class(i), i % page::COLOURS)
+    format!("{} d{}", run_class(i), (i + i / page::COLOURS) % page::COLOURS)
 }
 
 /// The longest course, in ns: the common axis of time.
