@@ -440,7 +440,7 @@ impl Fs {
             }
             owners => owners?,
         };
-        self.lock().stats.victim_valid_pages += owners.len() as u64;
+        let valid = owners.len() as u64;
         let mut files: Vec<FilePage> = Vec::new();
         let mut taken: VecDeque<Join<Result<Moved>>> = VecDeque::new();
         let mut owners = owners.into_iter();
@@ -471,7 +471,11 @@ impl Fs {
         if outcome.is_ok() {
             outcome = self.write_back(cx, &files, by).await;
         }
-        self.lock().pages_moving -= files.len();
+        let mut s = self.lock();
+        s.pages_moving -= files.len();
+        if outcome.is_ok() {
+            s.stats.victim_valid_pages += valid;
+        }
         outcome
     }
 }
