@@ -113,7 +113,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
         after.nodes,
         after.pages,
         match (after.found, before.found) {
-            (0, 0) => "nothing wrong found".to_string(),
+            (0, 0) => "nothing wrong found; contents of files are not read".to_string(),
             (0, 1) => "1 problem is mended".to_string(),
             (0, n) => format!("{n} problems are mended"),
             (1, _) => "1 problem".to_string(),
