@@ -580,6 +580,11 @@ impl<'d> Section<'d> {
             Value::Int(n) => Some(n),
             _ => None,
         })?;
+    /// Keys that were asked for.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.borrow().iter().cloned().collect()
+    }
+
         let within = u64::try_from(number).ok().filter(|n| (least..=most).contains(n));
         if within.is_none() {
             self.complain(key, format!("`{key}` is {number}, it must be {range}"));

@@ -82,6 +82,19 @@ pub enum Program {
 }
 
 impl FileJob {
+impl Program {
+    /// The keys that say how much its files take.
+    fn keys_of_size(&self) -> &'static str {
+        match self {
+            Program::Filebench(_) => "`nfiles`, `filesize`, `prealloc`",
+            Program::Postmark(_) => "`number`, `size_high`, `subdirectories`",
+            Program::Mobibench(_) => "`filesize`, `nthreads`",
+            Program::Sqlite(_) => "`rows`, `nthreads`",
+            Program::Ycsb(_) => "`recordcount`, `recordsize`",
+        }
+    }
+}
+
     pub fn threads(&self) -> u32 {
         match &self.program {
             Program::Filebench(settings) => settings.threads,
@@ -244,10 +257,9 @@ pub enum FileError {
     Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller (`nfiles`, `number` or `rows`, `filesize`, `prealloc`), or the device larger \
-         (`[device.geometry] chunks_per_pu`)"
+         them fewer or smaller ({keys}), or the device larger (`[device.geometry] chunks_per_pu`)"
     )]
-    Room { job: String, wanted: Bytes, there: Bytes },
+    Room { job: String, wanted: Bytes, there: Bytes, keys: &'static str },
     #[error(
         "{calls} calls of `{job}` took no time at all, so it would never end: let the host's work cost \
          something (`costs` under [run]), or end it by `ops`"
@@ -255,9 +267,23 @@ pub enum FileError {
     NoTime { job: String, calls: u64 },
     #[error(
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller (`nfiles`, `number` or `rows`, `filesize`), or the device larger"
+         files fewer or smaller ({keys}), or the device larger"
     )]
-    Full { job: String, calls: u64, why: String },
+    Full { job: String, calls: u64, why: String, keys: &'static str },
+}
+
+impl FileError {
+    /// As whoever made this target is told it.
+    pub(crate) fn on(self, target: &Target, like: &FileSystem, seed: u64) -> FileError {
+        match self {
+            FileError::Tight(tight) => {
+                let (wanted, to) = (like.wanted(), (seed, Reader::Experiment));
+                let says = || room::says(&tight, &target.stack, &wanted, to);
+                FileError::NoRoom(room::meanwhile(says))
+            }
+            other => other,
+        }
+    }
 }
 
 fn failed(what: &str) -> impl Fn(FsError) -> FileError {
@@ -343,7 +369,8 @@ impl Files {
             let pages = job.first_pages(seed, index, page);
             if pages > free {
                 let (wanted, there) = (Bytes::new(pages * page), Bytes::new(free * page));
-                return Err(FileError::Room { job: job.name.clone(), wanted, there });
+                let (job, keys) = (job.name.clone(), job.program.keys_of_size());
+                return Err(FileError::Room { job, wanted, there, keys });
             }
             free -= pages;
         }
@@ -996,7 +1023,8 @@ impl Bench {
                 if calls >= FAILURES_MAX {
                     let words = self.refused.borrow().clone();
                     let why = words.map_or(why.to_string(), |words| format!("{words}: {why}"));
-                    self.over(End::Error(FileError::Full { job: name(), calls, why }));
+                    let keys = job.asked.program.keys_of_size();
+                    self.over(End::Error(FileError::Full { job: name(), calls, why, keys }));
                 }
             }
             Some(e) => self.over(End::of(e, kind.word())),
