@@ -20,6 +20,8 @@ use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use flashlane_serve::fuse::PlaceError;
+use flashlane_stack::{Description, DeviceChoice, LayerSpec};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -288,6 +290,21 @@ async fn use_it(
     let source = mounting.image.display().to_string();
     let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, read_only, clock);
     let mounted = match mounted {
+/// What the kernel calls a mounted one.
+const MOUNTED: &str = "fuse.parafs";
+
+/// Takes mounts off a directory that were left there as their process was killed. What else is there stays.
+///
+/// # Errors
+/// There is one that can't be taken off.
+pub fn clear_directory(at: &Path) -> Result<(), PlaceError> {
+    match flashlane_serve::fuse::clear_directory(at, MOUNTED) {
+        // That there is no such directory is said by whoever looks at it.
+        Err(PlaceError::Io(_)) => Ok(()),
+        done => done,
+    }
+}
+
         Ok(mounted) => mounted,
         Err(source) => {
             fs.unmount(&cx).await.map_err(of_fs(&name))?;
