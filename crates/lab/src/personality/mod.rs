@@ -20,8 +20,9 @@ pub mod sqlite;
 mod store;
 pub mod ycsb;
 
-use crate::experiment::FileSystem;
+use crate::experiment::{FileSystem, Target};
 use crate::histogram::Latencies;
+use crate::room::{self, Reader, Tight};
 use crate::run::{
     CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, RunPlan, Subject, Watch, Work as Asked,
     steady,
@@ -33,8 +34,8 @@ use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_parafs::{
-    Fs, FsError, Layout, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage,
-    check_pages, mkfs,
+    Fs, FsError, Layout, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage, check_pages,
+    mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
 pub(crate) use levels::{FILE_SYSTEM, LEVELS, levels};
@@ -81,7 +82,6 @@ pub enum Program {
     Ycsb(Ycsb),
 }
 
-impl FileJob {
 impl Program {
     /// The keys that say how much its files take.
     fn keys_of_size(&self) -> &'static str {
@@ -95,6 +95,7 @@ impl Program {
     }
 }
 
+impl FileJob {
     pub fn threads(&self) -> u32 {
         match &self.program {
             Program::Filebench(settings) => settings.threads,
@@ -243,16 +244,12 @@ impl From<Kind> for CallKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    #[error(
-        "it is too small for a file system: {source}; give the device more chunks (`[device.geometry] \
-         chunks_per_pu`) or fewer channels, or S-FTL a larger region for metadata (`meta_percent`)"
-    )]
-    Small { source: LayoutError },
-    #[error(
-        "it is too small for a file system: what its heads and cleaning need leaves nothing for files; \
-         give the device more chunks (`[device.geometry] chunks_per_pu`) or fewer channels"
-    )]
-    NothingLeft,
+    /// A file system does not fit, for a reason that somebody who knows the device has to explain.
+    #[error("{0}")]
+    Tight(Tight),
+    /// The same, with what would do.
+    #[error("{0}")]
+    NoRoom(String),
     #[error("{what}: {source}")]
     Fs { what: String, source: FsError },
     #[error(
@@ -321,13 +318,10 @@ impl Files {
         medium: Medium,
         like: &FileSystem,
     ) -> Result<Files, FileError> {
-        let layout = medium.plan(like.page_sectors, like.segment_pages);
-        let layout = layout.map_err(|source| FileError::Small { source })?;
+        let layout = room::plan(&medium, &like.wanted()).map_err(FileError::Tight)?;
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
-        mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {
-            FsError::NoSpace => FileError::NothingLeft,
-            source => failed("making a file system")(source),
-        })?;
+        let made = mkfs(cx, medium.clone(), layout, &make, now(cx)).await;
+        made.map_err(failed("making a file system"))?;
         let mounted = Fs::mount(cx, medium.clone(), like.options).await;
         let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
         Ok(Files { fs, medium })
