@@ -279,9 +279,9 @@ pub(crate) struct What {
     #[arg(long, value_name = "PRESET", help = device_help())]
     device: Option<String>,
     /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk`, `pftl` (block SSD), `slc-tlc` or `sftl`, or
-    /// one of the experiment's by its name; may be repeated; a job file or a trace runs on `pblk` without
-    /// it; of an experiment whose workloads name their targets another one runs what the first is a
-    /// part of
+    /// one of the experiment's by its name, or by its type where it has none; may be repeated; a job file or
+    /// a trace runs on `pblk` without it; of an experiment whose workloads name their targets another one
+    /// runs what the first is a part of
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
     /// What is kept of contents: `stamps` (8 checked bytes per sector), `memory` (all 4096) or

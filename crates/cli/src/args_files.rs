@@ -14,6 +14,7 @@ Without --repair nothing is changed, and it says what --repair would do. With it
 nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
 anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
 a power cut leaves the old state or the new one.
+Contents of files are not read: a page of a file that the device can't give is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 
 pub(crate) const DUMP: &str = "\

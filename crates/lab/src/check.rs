@@ -131,8 +131,10 @@ fn files_of(
     let vm = Virtual::new(1, seed, CostTable::zero());
     let (cx, target, fs) = (vm.cx(), target.clone(), fs.clone());
     let made = vm.run(async move {
-        let stack = Stack::build(&cx, &target, seed).await.map_err(|e| e.to_string())?;
-        let files = Files::make(&cx, medium_of(&stack), &fs).await.map_err(|e| e.to_string())?;
+        let stack = Stack::build(&cx, &target, seed).await;
+        let stack = stack.map_err(|e| e.on(&target, seed).to_string())?;
+        let files = Files::make(&cx, medium_of(&stack), &fs).await;
+        let files = files.map_err(|e| e.on(&target, &fs, seed).to_string())?;
         let jobs: Vec<&FileJob> = jobs.iter().collect();
         Ok((files.sectors().0, files.fits(&jobs, seed)))
     });

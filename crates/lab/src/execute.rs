@@ -636,7 +636,7 @@ pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, Ra
 /// Makes the file system of a target that has one.
 async fn files_on(
     cx: &Cx,
-    target: &Target,
+    (target, seed): (&Target, u64),
     stack: &Stack,
     subject: &Subject,
 ) -> Result<Option<Files>, FileError> {
@@ -646,7 +646,7 @@ async fn files_on(
         Medium::Linear(_) => Medium::Linear(subject.device.clone()),
         flash => flash,
     };
-    Files::make(cx, medium, fs).await.map(Some)
+    Files::make(cx, medium, fs).await.map(Some).map_err(|e| e.on(target, fs, seed))
 }
 
 /// Unmounts and checks the file system of a run, and looks what lies together. One that takes nothing any
@@ -694,7 +694,7 @@ async fn steps(
         }
         None => {
             let powered = Stack::powered(cx, target, plan.seed, Some(power.clone())).await;
-            (powered.map_err(|e| stack_error(target, e))?, None)
+            (powered.map_err(|e| stack_error(target, e.on(target, plan.seed)))?, None)
         }
     };
     let tap_error = |source| ExecuteError::Record { target: target.name.clone(), source };
@@ -719,7 +719,7 @@ async fn steps(
         })
     };
     let subject = stack.subject(begin, observe.intervals);
-    let on = files_on(cx, target, &stack, &subject).await;
+    let on = files_on(cx, (target, plan.seed), &stack, &subject).await;
     let ran = match &on {
         Ok(None) => run::run_from(cx, subject, plan, monitor, start).await,
         Ok(Some(files)) => files.run(cx, subject, plan, monitor).await.map_err(RunError::from),

@@ -4,19 +4,24 @@
 //! what was there is not overwritten unasked; whatever ends a mount, what programs had made durable
 //! is on the image, and a clean end leaves everything there. Never: knows what the file system does.
 
+use crate::control::Ask;
 use crate::experiment::{DriveTarget, Target};
-use crate::lnvm::{self, Create, LnvmError, TargetType};
+use crate::lnvm::{self, Create, Drive, LnvmError, TargetType};
+use crate::room::{self, Reader, Tight, Wanted};
 use crate::run::Monitor;
-use crate::stack::{Opened, Stack, StackError, target_of_drive};
+use crate::stack::{Opened, Stack, StackError, medium_of, target_of_drive};
+use crate::verbs;
 use flashlane_base::{Bytes, Ns};
-use flashlane_ftl::layer::{MountHow, Seam};
+use flashlane_ftl::layer::MountHow;
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, time_from};
-use flashlane_parafs::{Fs, FsError, LayoutError, Make, Medium, Options, check, mkfs, repair};
+use flashlane_parafs::{Fs, FsError, Layout, Make, Medium, Options, check, mkfs, repair};
 pub use flashlane_parafs::{Recovered, Repaired, Report, Time, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
+use flashlane_serve::fuse::PlaceError;
+use flashlane_stack::{Description, DeviceChoice, LayerSpec};
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -27,6 +32,10 @@ use std::sync::Arc;
 /// the paper, 2 MiB and 8 KiB.
 pub(crate) const SEGMENT_PAGES: u32 = 256;
 pub(crate) const PAGE_SECTORS: u32 = 2;
+const WANTED: Wanted =
+    Wanted { page_sectors: PAGE_SECTORS, segment_pages: SEGMENT_PAGES, spare_segments: 0 };
+/// Of devices in memory that are tried.
+const SEED: u64 = 1;
 /// The target that is made for a file system.
 const NAME: &str = "parafs";
 /// How often somebody who wants it to end is looked for.
@@ -51,8 +60,9 @@ pub enum FilesError {
     None { target: String },
     #[error("{target}: there is no {what} in its file system")]
     Nothing { target: String, what: What },
-    #[error("target {target} is too small for a file system: {source}")]
-    Small { target: String, source: LayoutError },
+    /// There is no room for a file system, and what would do.
+    #[error("{place}: {says}")]
+    Room { place: String, says: String },
     #[error("target {target}: {source}")]
     Fs { target: String, source: FsError },
     #[error("{}: it can't be mounted there: {source}", at.display())]
@@ -74,10 +84,7 @@ fn of_fs(target: &str) -> impl Fn(FsError) -> FilesError {
 
 /// The medium that a target is.
 pub(crate) fn medium(stack: &Stack) -> Medium {
-    match stack.layers().target().clone().above() {
-        Seam::Segments(sftl) => Medium::from(sftl),
-        _ => Medium::Linear(stack.block()),
-    }
+    medium_of(stack.layers())
 }
 
 /// What is done with a target that is mounted.
@@ -194,6 +201,7 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
     let (on, kind) = match found {
         Some(found) => found,
         None => {
+            has_room(&making.image)?;
             let ask = Create {
                 name: NAME.into(),
                 kind: TargetType::of(flashlane_ftl::layer::Kind::name(&SFTL)).expect("it is one"),
@@ -209,23 +217,12 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
             (DriveTarget { image, name: NAME.into(), how }, made.info.kind)
         }
     };
-    let target = target(&on, false)?;
-    let (making, name) = (making.clone(), on.name.clone());
-    let layout = at_once(target, move |cx, medium| async move {
-        let layout = medium.plan(PAGE_SECTORS, SEGMENT_PAGES);
-        let layout = layout.map_err(|source| FilesError::Small { target: name.clone(), source })?;
-        if !making.force
-            && let Some(label) = flashlane_parafs::label(&cx, &medium).await
-        {
-            let label = if label.is_empty() { "no label".into() } else { label };
-            return Err(FilesError::Exists { target: name, label });
-        }
-        let (uid, gid) = making.owner;
-        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
-        mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
-        Ok(layout)
-    })?;
-    let shape = layout.shape;
+    let made = make_on(&on, making, now);
+    if made.is_err() && new_target {
+        // Nobody asked for it but for the file system. What kept that from being made matters more.
+        let _ = verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() });
+    }
+    let shape = made?.shape;
     Ok(Made {
         target: on.name,
         kind,
@@ -235,6 +232,50 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         regions: shape.regions,
         segments: shape.segments(),
     })
+}
+
+/// Whether a drive without targets has room for one with a file system. One that would take long to try is
+/// not tried.
+fn has_room(image: &Path) -> Result<(), FilesError> {
+    let drive = Drive::look(image)?;
+    let device = DeviceChoice { spec: drive.ssd.spec().clone(), options: SsdOptions::default() };
+    let stack = Description::new(device, vec![LayerSpec::new(&SFTL)]);
+    let place = image.display().to_string();
+    match room::can_be_tried(&stack).then(|| room::check(&stack, &WANTED, SEED)) {
+        Some(Err(Tight::Below)) => {
+            let says = room::says_below(&stack, &WANTED, (SEED, Reader::Drive));
+            says.map_or(Ok(()), |says| Err(FilesError::Room { place, says }))
+        }
+        Some(Err(tight)) => Err(no_room(place, &tight, &stack)),
+        _ => Ok(()),
+    }
+}
+
+fn no_room(place: String, tight: &Tight, stack: &Description) -> FilesError {
+    FilesError::Room { place, says: room::says(tight, stack, &WANTED, (SEED, Reader::Drive)) }
+}
+
+fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<Layout, FilesError> {
+    let target = target(on, false)?;
+    let stack = target.stack.clone();
+    let (making, name) = (making.clone(), on.name.clone());
+    let made = at_once(target, move |cx, medium| async move {
+        let layout = match room::plan(&medium, &WANTED) {
+            Ok(layout) => layout,
+            Err(tight) => return Ok(Err(tight)),
+        };
+        if !making.force
+            && let Some(label) = flashlane_parafs::label(&cx, &medium).await
+        {
+            let label = if label.is_empty() { "no label".into() } else { label };
+            return Err(FilesError::Exists { target: name, label });
+        }
+        let (uid, gid) = making.owner;
+        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
+        mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
+        Ok(Ok(layout))
+    })?;
+    made.map_err(|tight| no_room(format!("target {}", on.name), &tight, &stack))
 }
 
 /// A file system that is to be mounted.
@@ -247,6 +288,21 @@ pub struct Mounting {
     pub timing: bool,
     pub read_only: bool,
     pub clock: Clock,
+}
+
+/// What the kernel calls a mounted one.
+const MOUNTED: &str = "fuse.parafs";
+
+/// Takes mounts off a directory that were left there as their process was killed. What else is there stays.
+///
+/// # Errors
+/// There is one that can't be taken off.
+pub fn clear_directory(at: &Path) -> Result<(), PlaceError> {
+    match flashlane_serve::fuse::clear_directory(at, MOUNTED) {
+        // That there is no such directory is said by whoever looks at it.
+        Err(PlaceError::Io(_)) => Ok(()),
+        done => done,
+    }
 }
 
 /// Mounts a file system on a directory until somebody unmounts it, or the monitor says that it is to

@@ -34,6 +34,7 @@ pub mod personality;
 pub mod raw;
 pub mod report;
 pub mod reproduce;
+pub mod room;
 pub mod run;
 pub mod serve;
 pub mod shelf;

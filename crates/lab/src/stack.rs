@@ -11,13 +11,14 @@ use crate::control::power::Switch;
 use crate::experiment::{DriveTarget, Experiment, Target};
 pub use crate::lnvm::StackError;
 use crate::lnvm::{Drive, Lost, Mounted, check_how, knobs, layers_of};
+use crate::room::{self, Reader};
 use crate::run::{Fill, Probe, Sample, Subject, Watch};
 use crate::tap::{Tap, TapError};
 use crate::trace::{Recorded, Take};
 use flashlane_base::{Location, Ns, mutant};
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
-use flashlane_ftl::layer::{Find, LayerError, Seam, Stop};
+use flashlane_ftl::layer::{Find, LayerError, Refusal, Seam, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, TargetInfo};
@@ -599,6 +600,29 @@ pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target,
         layers: layers_of(&info)?,
     };
     Ok(Target { drive: Some(on.clone()), ..Target::new(&on.name, stack) })
+}
+
+impl StackError {
+    /// As whoever made this target is told it: where that is for a file system, how large the device must be
+    /// for both.
+    pub(crate) fn on(self, target: &Target, seed: u64) -> StackError {
+        match (&self, &target.fs) {
+            (StackError::Layer(e), Some(fs)) if e.refusal == Refusal::TooSmall => {
+                let (wanted, to) = (fs.wanted(), (seed, Reader::Experiment));
+                let says = || room::says_below(&target.stack, &wanted, to);
+                room::meanwhile(says).map_or(self, StackError::NoRoom)
+            }
+            _ => self,
+        }
+    }
+}
+
+/// The medium of a file system on these layers.
+pub(crate) fn medium_of(layers: &Layers) -> flashlane_parafs::Medium {
+    match layers.target().clone().above() {
+        Seam::Segments(sftl) => flashlane_parafs::Medium::from(sftl),
+        _ => flashlane_parafs::Medium::Linear(layers.block()),
+    }
 }
 
 /// A fresh device, and the part of it that a stack has.

@@ -11,7 +11,7 @@ use crate::format::{
     Tree, get16, name_hash,
 };
 use crate::fs::bit;
-use crate::medium::Medium;
+use crate::medium::{Medium, Written};
 use crate::mount;
 use flashlane_rt::Cx;
 use std::collections::BTreeSet;
@@ -364,6 +364,12 @@ impl View<'_> {
             out,
             format_args!("segment {segment} of region {region}: {count} of {pages} pages valid"),
         );
+        let written = self.medium.written(layout, segment);
+        if count == 0 && *changed == 0 && matches!(written, None | Some(Written::Pages(0))) {
+            let far = if written.is_none() { ", as far as the checkpoint knows" } else { "" };
+            put(out, format_args!("  it was never written{far}"));
+            return Ok(());
+        }
         put(out, format_args!("  filled for {heat}; changed in second {changed}"));
         let mut owners = Vec::new();
         for part in 0..layout.summary_sectors {

@@ -39,6 +39,33 @@ fn reserved(layout: &Layout, lanes: u32) -> u32 {
     heads + (shape.segments() / 20).max(6) + shape.regions.min(8)
 }
 
+/// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where there is no
+/// room for files even without any.
+pub fn spare_most(medium: &Medium, layout: &Layout) -> Option<u32> {
+    let taken = reserved(layout, medium.lanes(layout)).saturating_add(FILES_LEAST);
+    layout.shape.segments().checked_sub(taken)
+}
+
+/// Segments for files, at least.
+const FILES_LEAST: u32 = 2;
+
+/// Whether [`mkfs`] can make a file system of this layout. Nothing is written.
+///
+/// # Errors
+/// The medium is none for it, or too small ([`FsError::NoSpace`]).
+pub fn can_be_made(medium: &Medium, layout: &Layout, make: &Make) -> Result<()> {
+    if let Some(why) = medium.refusal() {
+        return Err(FsError::Invalid(why));
+    }
+    if !medium.has(&layout.shape) {
+        return Err(FsError::Invalid("a layout that is larger than the medium"));
+    }
+    match spare_most(medium, layout) {
+        Some(most) if make.spare_segments <= most => Ok(()),
+        _ => Err(FsError::NoSpace),
+    }
+}
+
 /// Sectors of a table in one request.
 const RUN: usize = 256;
 
@@ -65,17 +92,8 @@ async fn erase(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<()> {
 /// # Errors
 /// The medium is too small, or did not take it.
 pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Time) -> Result<()> {
-    if let Some(why) = medium.refusal() {
-        return Err(FsError::Invalid(why));
-    }
-    if !medium.has(&layout.shape) {
-        return Err(FsError::Invalid("a layout that is larger than the medium"));
-    }
-    let reserved_segments =
-        reserved(&layout, medium.lanes(&layout)).saturating_add(make.spare_segments);
-    if reserved_segments.saturating_add(2) > layout.shape.segments() {
-        return Err(FsError::NoSpace);
-    }
+    can_be_made(&medium, &layout, make)?;
+    let reserved_segments = reserved(&layout, medium.lanes(&layout)) + make.spare_segments;
     let sb = Superblock {
         layout,
         linear: medium.is_linear(),

@@ -134,7 +134,9 @@ impl State {
         self.puts += 1;
         let contents = self.buffered.entry(at).or_default();
         if contents.len() == BUFFERED_MAX {
-            contents.remove(0);
+            // It may have become durable by itself, and a flush that is under way may want it.
+            let (_, oldest) = contents.remove(0);
+            self.durable[at as usize * oldest.len()..][..oldest.len()].copy_from_slice(&oldest);
         }
         contents.push((self.puts, content));
     }

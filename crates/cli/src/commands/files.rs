@@ -44,6 +44,8 @@ fn uuid() -> [u8; 16] {
 
 pub(crate) fn mount(args: MountFs) -> Result<Ending> {
     let MountFs { drive: image, directory, target, read_only, null_latency } = args;
+    // A mount that was killed has left the directory so that nobody can look at it.
+    files::clear_directory(&directory).with_context(|| directory.display().to_string())?;
     let about = std::fs::metadata(&directory).with_context(|| directory.display().to_string())?;
     if !about.is_dir() {
         bail!("{}: this is no directory", directory.display());
@@ -113,7 +115,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
         after.nodes,
         after.pages,
         match (after.found, before.found) {
-            (0, 0) => "nothing wrong found".to_string(),
+            (0, 0) => "nothing wrong found; contents of files are not read".to_string(),
             (0, 1) => "1 problem is mended".to_string(),
             (0, n) => format!("{n} problems are mended"),
             (1, _) => "1 problem".to_string(),

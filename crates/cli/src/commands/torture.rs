@@ -146,6 +146,15 @@ fn own(target: &Target) -> Result<Own> {
             target.name
         );
     }
+    if target.stack.in_order() && target.fs.is_some() {
+        let names: Vec<&str> = FILES.iter().map(|files| files.name).collect();
+        bail!(
+            "target `{}` has a file system, and a torture of an experiment's targets writes sectors: leave \
+             the experiment out, and give `--target {}`, with `--policy` for another policy of it",
+            target.name,
+            names.join("` or `--target ")
+        );
+    }
     if target.stack.in_order() {
         bail!(
             "target `{}` is written in order, segment by segment, and a torture writes anywhere: put \

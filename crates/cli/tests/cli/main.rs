@@ -17,6 +17,7 @@ mod layers;
 mod lnvm;
 mod metrics;
 mod nbd;
+mod parafs;
 mod record;
 mod serve;
 mod several;

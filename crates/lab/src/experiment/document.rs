@@ -267,13 +267,20 @@ impl Document {
                 self.root.insert("device".into(), Item { at, value });
                 Ok(())
             }
-            Change::Targets(targets)
-                if self.named_targets().iter().any(|(name, _)| targets.contains(name)) =>
-            {
-                self.pick(targets)
-            }
             Change::Targets(targets) => {
-                let tables = targets.iter().map(|t| target_of(at, t)).collect::<Result<_, _>>()?;
+                let all = self.own_targets();
+                let by_name = |t: &String| all.iter().any(|own| own.is_named && own.by == *t);
+                let there = |t: &String| all.iter().any(|own| own.by == *t);
+                if targets.iter().any(by_name) || targets.iter().all(there) {
+                    return self.pick(targets);
+                }
+                let tables = targets.iter().map(|text| {
+                    match all.iter().find(|own| own.by == *text).map(|own| &own.item.value) {
+                        Some(Value::Table(table)) => Ok(table.clone()),
+                        _ => known_target(text, &all).and_then(|()| target_of(at, text)),
+                    }
+                });
+                let tables = tables.collect::<Result<_, _>>()?;
                 self.run_on(at, tables);
                 Ok(())
             }
@@ -292,42 +299,52 @@ impl Document {
         }
     }
 
-    /// The targets of the experiment that have a name.
-    fn named_targets(&self) -> Vec<(String, Item)> {
+    /// The targets of the experiment that `--target` can pick.
+    fn own_targets(&self) -> Vec<OwnTarget> {
         let Some(Value::List(list)) = self.root.get("target").map(|item| &item.value) else {
             return Vec::new();
         };
-        let named = list.iter().filter_map(|item| match &item.value {
-            Value::Table(table) => match table.get("name").map(|name| &name.value) {
-                Some(Value::Text(name)) => Some((name.clone(), item.clone())),
+        let own = list.iter().filter_map(|item| {
+            let Value::Table(table) = &item.value else { return None };
+            let text = |key: &str| match &table.get(key)?.value {
+                Value::Text(text) => Some(text.clone()),
                 _ => None,
-            },
-            _ => None,
+            };
+            let (name, item) = (text("name"), item.clone());
+            Some(OwnTarget { is_named: name.is_some(), by: name.or_else(|| text("kind"))?, item })
         });
-        named.collect()
+        own.collect()
     }
 
     /// Of its own targets these, as they are, with the workloads that are for one of them.
     fn pick(&mut self, names: &[String]) -> Result<(), String> {
-        let all = self.named_targets();
-        let there =
-            || all.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let all = self.own_targets();
         let picked = names.iter().map(|name| {
-            let found = all.iter().find(|(own, _)| own == name).map(|(_, item)| item.clone());
-            found.ok_or_else(|| format!("no target is called `{name}`; there are {}", there()))
+            let found: Vec<Item> =
+                all.iter().filter(|own| own.by == *name).map(|own| own.item.clone()).collect();
+            match found.is_empty() {
+                true => {
+                    let hint = suggest::hint(name, all.iter().map(|own| own.by.as_str()));
+                    Err(format!("no target is called `{name}`; there are {}{hint}", listed(&all)))
+                }
+                false => Ok(found),
+            }
         });
-        let picked = picked.collect::<Result<Vec<_>, _>>()?;
+        let picked = picked.collect::<Result<Vec<_>, _>>()?.concat();
         if let Some(target) = self.root.get_mut("target") {
             target.value = Value::List(picked);
         }
+        let is_left_out =
+            |name: &String| all.iter().any(|own| own.by == *name) && !names.contains(name);
         if let Some(Value::List(list)) = self.root.get_mut("workload").map(|w| &mut w.value) {
             list.retain_mut(|item| {
                 let Value::Table(table) = &mut item.value else { return true };
                 let Some(Value::List(of)) = table.get_mut("targets").map(|t| &mut t.value) else {
                     return true;
                 };
-                of.retain(|t| matches!(&t.value, Value::Text(t) if names.contains(t)));
-                !of.is_empty()
+                let had = of.len();
+                of.retain(|t| !matches!(&t.value, Value::Text(t) if is_left_out(t)));
+                had == 0 || !of.is_empty()
             });
         }
         Ok(())
@@ -437,6 +454,34 @@ impl Document {
     }
 }
 
+/// A target of the experiment, and what `--target` picks it by: its name, or its type where it has none.
+struct OwnTarget {
+    by: String,
+    is_named: bool,
+    item: Item,
+}
+
+fn listed(all: &[OwnTarget]) -> String {
+    all.iter().map(|own| format!("`{}`", own.by)).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses what is neither a target of the experiment nor a type.
+fn known_target(text: &str, all: &[OwnTarget]) -> Result<(), String> {
+    let kind = text.split_once(':').map_or(text, |(kind, _)| kind);
+    let types = kinds::targets().map(|kind| kind.name()).chain([super::PARAFS, kinds::RAW]);
+    let types: Vec<&str> = types.collect();
+    if types.contains(&kind) || all.is_empty() {
+        return Ok(()); // what else is wrong with it is said where it is read
+    }
+    let own = all.iter().map(|own| own.by.as_str());
+    let hint = suggest::hint(kind, own.chain(types.iter().copied()));
+    Err(format!(
+        "no target is called `{text}`: the experiment has {}, and a new one is of one of the types {}{hint}",
+        listed(all),
+        types.join(", ")
+    ))
+}
+
 /// `pblk`, `pblk:4` or `pftl` as a table of [[target]].
 fn target_of(at: At, text: &str) -> Result<BTreeMap<String, Item>, String> {
     let (kind, pus) = text.split_once(':').map_or((text, None), |(k, n)| (k, Some(n)));
@@ -533,6 +578,11 @@ impl<'d> Section<'d> {
 
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// Keys that were asked for.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.borrow().iter().cloned().collect()
     }
 
     /// Keys that are there, in order.

@@ -11,6 +11,7 @@ use crate::personality::postmark::Postmark;
 use crate::personality::sqlite::{self, Sqlite};
 use crate::personality::ycsb::{Mix, Ycsb};
 use crate::personality::{FileJob, Program, Until};
+use crate::room::Wanted;
 use flashlane_base::{Bytes, Geometry, Ns, SECTOR_BYTES};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
 use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Policy, Schedule};
@@ -45,6 +46,12 @@ fn name_of<T: PartialEq>(words: &[(&'static str, T)], value: &T) -> &'static str
 }
 
 impl FileSystem {
+    /// How much room it takes.
+    pub(crate) fn wanted(&self) -> Wanted {
+        let FileSystem { page_sectors, segment_pages, spare_segments, .. } = *self;
+        Wanted { page_sectors, segment_pages, spare_segments }
+    }
+
     /// What results say of it. An option without a key does not compile.
     pub(crate) fn described(&self) -> Value {
         let FileSystem { policy, segment_pages, page_sectors, options, spare_segments } = *self;

@@ -141,7 +141,9 @@ fn read(
         true => Some(FileSystem::read(s, on_flash)),
         false => s.switched(PARAFS).map(|section| {
             let fs = FileSystem::read(&section, on_flash);
+            let theirs = section.asked();
             section.finish();
+            keys_of_files(s, &theirs);
             fs
         }),
     };
@@ -176,6 +178,22 @@ fn read(
         (false, None) => stack.title(),
     };
     Some(Target { host, fs, ..Target::new(name.unwrap_or(&default), stack) })
+}
+
+/// Keys of a file system that stand on the target that it is on.
+fn keys_of_files(s: &Section<'_>, theirs: &[String]) {
+    let asked = s.asked();
+    let misplaced = |key: &&str| theirs.iter().any(|their| their == key);
+    for key in s.keys().filter(|key| !asked.iter().any(|own| own == key)).filter(misplaced) {
+        let _ = s.item(key); // it is known
+        s.complain(
+            key,
+            format!(
+                "`{key}` is a key of the file system, not of what is below it: write it under \
+                 [target.{PARAFS}], or `--set target.NUMBER.{PARAFS}.{key}=...`"
+            ),
+        );
+    }
 }
 
 /// What a file system can stand on.

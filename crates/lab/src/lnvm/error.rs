@@ -6,7 +6,7 @@
 use super::TargetType;
 use crate::control::ControlError;
 use flashlane_ftl::block::BlockError;
-use flashlane_ftl::layer::{AttributeError, Kind, LayerError, MountHow};
+use flashlane_ftl::layer::{AttributeError, Kind, LayerError, MountHow, Refusal};
 use flashlane_ocssd::{CoreError, ImageError, SpecError, TargetInfo};
 use flashlane_rt::Stalled;
 use flashlane_stack::{LayerSpec, PusError, kinds};
@@ -196,6 +196,9 @@ pub enum StackError {
          --drive out, or use the drive's with `flashlane mount`"
     )]
     NewFiles,
+    /// A file system does not fit, with what would do.
+    #[error("{0}")]
+    NoRoom(String),
     /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),
@@ -214,9 +217,9 @@ impl From<PusError> for StackError {
 }
 
 impl StackError {
-    /// What is on the medium is in the way.
+    /// What is on the medium is in the way. On a device that is too small nothing can be.
     pub(crate) fn is_mount(&self) -> bool {
-        matches!(self, StackError::Layer(e) if e.mounting)
+        matches!(self, StackError::Layer(e) if e.mounting && e.refusal != Refusal::TooSmall)
     }
 }
 

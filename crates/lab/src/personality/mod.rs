@@ -20,8 +20,9 @@ pub mod sqlite;
 mod store;
 pub mod ycsb;
 
-use crate::experiment::FileSystem;
+use crate::experiment::{FileSystem, Target};
 use crate::histogram::Latencies;
+use crate::room::{self, Reader, Tight};
 use crate::run::{
     CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, RunPlan, Subject, Watch, Work as Asked,
     steady,
@@ -33,8 +34,8 @@ use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_parafs::{
-    Fs, FsError, Layout, LayoutError, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage,
-    check_pages, mkfs,
+    Fs, FsError, Layout, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage, check_pages,
+    mkfs,
 };
 use flashlane_rt::{CoreId, Cx, Join};
 pub(crate) use levels::{FILE_SYSTEM, LEVELS, levels};
@@ -86,6 +87,19 @@ pub enum Program {
     /// Mobibench, too.
     Sqlite(Sqlite),
     Ycsb(Ycsb),
+}
+
+impl Program {
+    /// The keys that say how much its files take.
+    fn keys_of_size(&self) -> &'static str {
+        match self {
+            Program::Filebench(_) => "`nfiles`, `filesize`, `prealloc`",
+            Program::Postmark(_) => "`number`, `size_high`, `subdirectories`",
+            Program::Mobibench(_) => "`filesize`, `nthreads`",
+            Program::Sqlite(_) => "`rows`, `nthreads`",
+            Program::Ycsb(_) => "`recordcount`, `recordsize`",
+        }
+    }
 }
 
 impl FileJob {
@@ -237,24 +251,19 @@ impl From<Kind> for CallKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    #[error(
-        "it is too small for a file system: {source}; give the device more chunks (`[device.geometry] \
-         chunks_per_pu`) or fewer channels, or S-FTL a larger region for metadata (`meta_percent`)"
-    )]
-    Small { source: LayoutError },
-    #[error(
-        "it is too small for a file system: what its heads and cleaning need leaves nothing for files; \
-         give the device more chunks (`[device.geometry] chunks_per_pu`) or fewer channels"
-    )]
-    NothingLeft,
+    /// A file system does not fit, for a reason that somebody who knows the device has to explain.
+    #[error("{0}")]
+    Tight(Tight),
+    /// The same, with what would do.
+    #[error("{0}")]
+    NoRoom(String),
     #[error("{what}: {source}")]
     Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller (`nfiles`, `number` or `rows`, `filesize`, `prealloc`), or the device larger \
-         (`[device.geometry] chunks_per_pu`)"
+         them fewer or smaller ({keys}), or the device larger (`[device.geometry] chunks_per_pu`)"
     )]
-    Room { job: String, wanted: Bytes, there: Bytes },
+    Room { job: String, wanted: Bytes, there: Bytes, keys: &'static str },
     #[error(
         "{calls} calls of `{job}` took no time at all, so it would never end: let the host's work cost \
          something (`costs` under [run]), or end it by `ops`"
@@ -262,9 +271,9 @@ pub enum FileError {
     NoTime { job: String, calls: u64 },
     #[error(
         "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller (`nfiles`, `number` or `rows`, `filesize`), or the device larger"
+         files fewer or smaller ({keys}), or the device larger"
     )]
-    Full { job: String, calls: u64, why: String },
+    Full { job: String, calls: u64, why: String, keys: &'static str },
     #[error(
         "no thread of `{job}` has found a file for {since}, so it would never end: give it more files \
          (`nfiles`) than threads (`nthreads`)"
@@ -275,6 +284,20 @@ pub enum FileError {
          to: give it more files (`nfiles`) than threads (`nthreads`), or end it by `ops` or `runtime`"
     )]
     NoWrite { job: String, calls: u64 },
+}
+
+impl FileError {
+    /// As whoever made this target is told it.
+    pub(crate) fn on(self, target: &Target, like: &FileSystem, seed: u64) -> FileError {
+        match self {
+            FileError::Tight(tight) => {
+                let (wanted, to) = (like.wanted(), (seed, Reader::Experiment));
+                let says = || room::says(&tight, &target.stack, &wanted, to);
+                FileError::NoRoom(room::meanwhile(says))
+            }
+            other => other,
+        }
+    }
 }
 
 fn failed(what: &str) -> impl Fn(FsError) -> FileError {
@@ -314,13 +337,10 @@ impl Files {
         medium: Medium,
         like: &FileSystem,
     ) -> Result<Files, FileError> {
-        let layout = medium.plan(like.page_sectors, like.segment_pages);
-        let layout = layout.map_err(|source| FileError::Small { source })?;
+        let layout = room::plan(&medium, &like.wanted()).map_err(FileError::Tight)?;
         let make = Make { spare_segments: like.spare_segments, ..Make::default() };
-        mkfs(cx, medium.clone(), layout, &make, now(cx)).await.map_err(|e| match e {
-            FsError::NoSpace => FileError::NothingLeft,
-            source => failed("making a file system")(source),
-        })?;
+        let made = mkfs(cx, medium.clone(), layout, &make, now(cx)).await;
+        made.map_err(failed("making a file system"))?;
         let mounted = Fs::mount(cx, medium.clone(), like.options).await;
         let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
         Ok(Files { fs, medium })
@@ -362,7 +382,8 @@ impl Files {
             let pages = job.first_pages(seed, index, page);
             if pages > free {
                 let (wanted, there) = (Bytes::new(pages * page), Bytes::new(free * page));
-                return Err(FileError::Room { job: job.name.clone(), wanted, there });
+                let (job, keys) = (job.name.clone(), job.program.keys_of_size());
+                return Err(FileError::Room { job, wanted, there, keys });
             }
             free -= pages;
         }
@@ -1040,7 +1061,8 @@ impl Bench {
                 if calls >= FAILURES_MAX {
                     let words = self.refused.borrow().clone();
                     let why = words.map_or(why.to_string(), |words| format!("{words}: {why}"));
-                    self.over(End::Error(FileError::Full { job: name(), calls, why }));
+                    let keys = job.asked.program.keys_of_size();
+                    self.over(End::Error(FileError::Full { job: name(), calls, why, keys }));
                 }
             }
             Some(e) => self.over(End::of(e, kind.word())),

@@ -11,7 +11,7 @@ mod place;
 mod queue;
 
 pub use mount::MountError;
-pub use place::{Left, Place, PlaceError};
+pub use place::{Left, Place, PlaceError, clear_directory};
 
 use crate::buffers::Buffers;
 use crate::export::zero_pieces;

@@ -30,7 +30,7 @@ pub enum PlaceError {
     #[error("a file system of type {0} is mounted there; unmount it, or name another file")]
     Mounted(String),
     #[error(
-        "there is a mount of type {0} whose program is gone; detach it (fusermount3 -uz), or name another file"
+        "there is a mount of type {0} whose program is gone; detach it (fusermount3 -uz), or name another place"
     )]
     Dead(String),
     #[error(transparent)]
@@ -174,16 +174,36 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
 
 /// Detaches mounts of servers of ours that are gone.
 fn clear_away(path: &Path) -> Result<(), PlaceError> {
+    match clear_dead(path, KIND)? {
+        None => Ok(()),
+        Some(top) if top.kind == KIND => Err(PlaceError::Taken),
+        Some(top) => Err(PlaceError::Mounted(top.kind)),
+    }
+}
+
+/// Detaches the mounts of this kind on a path whose server is gone; what is mounted there then, by a
+/// server that lives.
+fn clear_dead(path: &Path, kind: &str) -> Result<Option<Mount>, PlaceError> {
     for _ in 0..DEAD_MAX {
-        let Some(top) = mount::at(path)? else { return Ok(()) };
-        match (top.kind == KIND, Mount::is_dead(path)) {
-            (true, true) => mount::detach(path)?,
-            (true, false) => return Err(PlaceError::Taken),
+        let Some(top) = mount::at(path)? else { return Ok(None) };
+        match (top.kind == kind, Mount::is_dead(path)) {
+            (_, false) => return Ok(Some(top)),
+            (true, true) => {
+                mount::detach(path).map_err(|_| PlaceError::Dead(kind.to_string()))?;
+            }
             (false, true) => return Err(PlaceError::Dead(top.kind)),
-            (false, false) => return Err(PlaceError::Mounted(top.kind)),
         }
     }
     Err(PlaceError::Taken)
+}
+
+/// Detaches the mounts of this kind (`fuse.parafs`) that a program has left on a directory as it was killed.
+/// All else that is mounted there stays.
+///
+/// # Errors
+/// A server of another kind is gone, or the kernel does not detach it.
+pub fn clear_directory(path: &Path, kind: &str) -> Result<(), PlaceError> {
+    clear_dead(&resolved(path)?, kind).map(drop)
 }
 
 #[cfg(test)]

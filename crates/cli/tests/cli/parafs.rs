@@ -1,0 +1,170 @@
+//! File systems as a person makes, mounts and checks them: what can't be is refused with what would do.
+
+use crate::harness::{Here, here, pause, says};
+use flashlane_testkit::skip;
+use std::ops::Deref;
+use std::process::{Command, Stdio};
+
+/// The number that a message says suffices.
+fn number(text: &str, key: &str) -> u32 {
+    let (_, from) = text.split_once(key).unwrap_or_else(|| panic!("no `{key}`: {text}"));
+    let digits: String = from.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no number behind `{key}`: {text}"))
+}
+
+/// A drive without room for a file system stays as it is, and the number of chunks that is said is the fewest
+/// that do.
+#[test]
+fn a_drive_that_is_too_small_is_told_what_suffices() {
+    let key = "geometry.chunks_per_pu=";
+    for preset in ["parafs --set geometry.channels=8", "tiny"] {
+        let h = here();
+        let create = |image: &str, n: u32| {
+            h.run(&format!("drive create {image} --preset {preset} --set {key}{n}")).good();
+        };
+        create("t.img", 8);
+        let before = std::fs::read(h.path("t.img")).expect("it is there");
+        let refused = h.run("mkfs t.img");
+        refused.refused(2, &["t.img", "too small for a file system", "8 chunks per PU", key]);
+        assert!(!refused.err.contains("-f"), "{}", refused.err);
+        let enough = number(&refused.err, key);
+        assert!(std::fs::read(h.path("t.img")).expect("it is there") == before, "{preset}");
+        create("short.img", enough - 1);
+        let short = h.run("mkfs short.img");
+        short.refused(2, &["too small for a file system"]);
+        assert_eq!(number(&short.err, key), enough);
+        create("good.img", enough);
+        says(&h.run("mkfs good.img").good().out, &["a file system of", "a new one"]);
+        let fsck = h.run("fsck good.img").good();
+        says(&fsck.out, &["nothing wrong found; contents of files are not read"]);
+        // Nothing has been written there yet.
+        let dump = h.run("dump good.img segment 3").good();
+        says(&dump.out, &["segment 3 of region", "it was never written"]);
+    }
+}
+
+/// On a target that somebody made, too, which stays.
+#[test]
+fn a_target_that_is_too_small_stays_as_it_is() {
+    let h = here();
+    let of = "drive create t.img --preset tiny --set geometry.chunks_per_pu";
+    h.run(&format!("{of}=128")).good();
+    h.run("lnvm create t.img -n mine -t sftl").good();
+    let refused = h.run("mkfs t.img");
+    refused.refused(2, &["mine", "too small for a file system", "geometry.chunks_per_pu="]);
+    let enough = number(&refused.err, "geometry.chunks_per_pu=");
+    says(&h.run("lnvm list t.img").good().out, &["mine"]);
+    h.run(&format!("{of}={enough} --force")).good();
+    h.run("lnvm create t.img -n mine -t sftl").good();
+    h.run("mkfs t.img").good();
+}
+
+const EXPERIMENT: &str = "name = \"small\"\n[device]\npreset = \"tiny\"\n[device.geometry]\n\
+    chunks_per_pu = 128\n[[target]]\nkind = \"parafs\"\nmeta_percent = 12\nspare_segments = 3\n\
+    [[target]]\nkind = \"pftl\"\nname = \"f2fs\"\n[target.parafs]\npolicy = \"f2fs\"\n\
+    [[workload]]\nfiles = \"postmark\"\nnumber = 50\ntransactions = 100\n";
+
+/// What an experiment can't have says which of its keys would do, and it does.
+#[test]
+fn an_experiment_is_told_which_key_would_do() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    let check = |sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", *set]);
+        h.run(&["check", "e.toml"].into_iter().chain(sets).collect::<Vec<_>>())
+    };
+    let refused = |set: &str, says: &[&str]| {
+        let done = check(&[set]);
+        assert_eq!(done.code, 2, "{set}: {done:?}");
+        crate::harness::says(&done.err, says);
+        done.err
+    };
+    let key = "chunks_per_pu = ";
+    let said = refused("device.geometry.chunks_per_pu=9", &["too small for a file system", key]);
+    let enough = format!("device.geometry.chunks_per_pu={}", number(&said, key));
+    let less = format!("device.geometry.chunks_per_pu={}", number(&said, key) - 1);
+    let small = ["check", "e.toml", "--target", "parafs", "--set", "workload.0.number=2", "--set"];
+    h.run(&[&small[..], &[&enough]].concat()).good();
+    refused(&less, &["too small for a file system", key]);
+    let said = refused("target.0.meta_percent=1", &["in-place region", "too small"]);
+    check(&[&format!("target.0.meta_percent={}", number(&said, "meta_percent = "))]).good();
+    let said = refused("target.0.spare_segments=100000", &["`spare_segments` is 100000"]);
+    assert!(!said.contains("more chunks"), "{said}");
+    let most = format!("target.0.spare_segments={}", number(&said, "at most "));
+    check(&[&most, "workload.0.number=2"]).good();
+    refused("device.geometry.pages_per_block=4", &["8 to 16384", "`geometry.pages_per_block`"]);
+    let many = "workload.0.number=1000000";
+    refused(many, &["the files of", "`number`", "`subdirectories`", "chunks_per_pu"]);
+    let policy = refused("target.1.policy=f2fs", &["`policy` is a key of the file system"]);
+    says(&policy, &["[target.parafs]", "target.NUMBER.parafs.policy"]);
+    let tortured = h.run("torture e.toml --target parafs --seconds 1");
+    tortured.refused(2, &["target `parafs` has a file system", "--target parafs", "--policy"]);
+}
+
+/// Targets of the experiment are picked as they are: by name, or by type where they have none.
+#[test]
+fn a_target_without_a_name_is_picked_by_its_type() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    let run = |args: &str| h.run(&format!("run e.toml {args} --json -")).good().json();
+    let one = run("--target parafs");
+    assert_eq!(one["runs"].as_array().map(Vec::len), Some(1));
+    assert!(one.to_string().contains("\"spare_segments\":3"), "{one:#}");
+    assert_eq!(run("--target parafs --target f2fs")["runs"].as_array().map(Vec::len), Some(2));
+    let slip = h.run("run e.toml --target f2sf");
+    slip.refused(2, &["did you mean `f2fs`?", "has `parafs`, `f2fs`", "pblk"]);
+}
+
+/// A folder. What a test has left mounted there is detached.
+struct Folder(Here);
+
+impl Deref for Folder {
+    type Target = Here;
+
+    fn deref(&self) -> &Here {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let mut umount = Command::new("umount");
+        let _ = umount.arg("-l").arg(self.path("mnt")).stderr(Stdio::null()).status();
+    }
+}
+
+/// What a mount leaves that is killed is cleared away by the next one, which says what it found.
+#[test]
+fn a_mount_that_was_killed_is_mounted_again() {
+    let h = Folder(here());
+    let create = "drive create t.img --preset tiny --set geometry.chunks_per_pu=24";
+    h.run(create).good();
+    h.run("mkfs t.img").good();
+    std::fs::create_dir(h.path("mnt")).expect("a folder");
+    let mount = "mount t.img mnt --null-latency";
+    let is_mounted = || {
+        let list = std::fs::read_to_string("/proc/self/mountinfo").expect("it is everywhere");
+        let at = format!(" {} ", h.path("mnt").canonicalize().unwrap_or(h.path("mnt")).display());
+        list.lines().any(|line| line.contains(&at))
+    };
+    let mut probe = h.hold_until(h.command(mount), || true);
+    while !is_mounted() {
+        if !probe.is_running() {
+            skip("fuse", probe.output().err.trim());
+            return;
+        }
+        pause();
+    }
+    std::fs::write(h.path("mnt/kept"), b"mine").expect("it is mounted");
+    let kept = std::fs::File::open(h.path("mnt/kept")).expect("it is there");
+    kept.sync_all().expect("it is durable");
+    drop(kept);
+    probe.kill();
+    assert!(std::fs::metadata(h.path("mnt/kept")).is_err(), "nobody answers");
+    let read = || std::fs::read(h.path("mnt/kept")).is_ok_and(|bytes| bytes == b"mine");
+    let mut again = h.hold_until(h.command(mount), read);
+    again.signal("-INT");
+    let done = again.output().good();
+    says(&done.err, &["it was not unmounted"]);
+    h.run("fsck t.img").good();
+}
