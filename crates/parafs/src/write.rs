@@ -161,13 +161,6 @@ impl State {
             || moved_parent)
     }
 
-    /// A page that was to go with a checkpoint is dirty: what names it may name a place where nothing was
-    /// written.
-    fn has_left_along(&self, ino: Nid) -> bool {
-        let mut along = self.along.range((ino, 0)..=(ino, u64::MAX));
-        along.any(|(ino, index)| self.pages.is_dirty(*ino, *index)) && !mutant!("parafs.left-along")
-    }
-
     /// The changed nodes of a file as they are now: they name pages that have been written, and none that
     /// is written later.
     fn see(&mut self, ino: Nid, data_only: bool) -> Step<Vec<Seen>> {
@@ -482,11 +475,6 @@ impl Fs {
     /// The same by a batch; false where that takes a checkpoint.
     async fn sync_batch(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<bool> {
         loop {
-            // A checkpoint had a page of it on the way, and could not write it.
-            if self.lock().has_left_along(ino) {
-                self.write_range(cx, ino, 0..u64::MAX).await?;
-                continue;
-            }
             // What a checkpoint has under way is clean, and not there yet.
             let see = |s: &mut State| match s.checkpointing {
                 true => Ok(None),
@@ -515,7 +503,7 @@ impl Fs {
                     }
                     // What was seen may name what a checkpoint has freed meanwhile.
                     let is_old = s.version != version && !mutant!("parafs.fsync-of-older");
-                    if s.checkpointing || is_old || s.has_left_along(ino) {
+                    if s.checkpointing || is_old {
                         return Ok(None);
                     }
                     if s.is_bound(ino)? {

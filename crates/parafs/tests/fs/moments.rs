@@ -615,6 +615,7 @@ fn an_fsync_behind_a_checkpoint_that_fails_is_no_lie() {
             let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
             let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
             fs.write(&cx, f, 0, &[9; 8192], now(&cx)).await.expect("room");
+            let h = create(&cx, &fs, ROOT, "h", FILE).await.ino;
             fs.sync(&cx).await.expect("it is written");
             // Nothing but its inode changes, and other nodes.
             fs.truncate(&cx, f, 9000, now(&cx)).await.expect("it is longer");
@@ -625,21 +626,29 @@ fn an_fsync_behind_a_checkpoint_that_fails_is_no_lie() {
             let (other, theirs) = (fs.clone(), cx.clone());
             let next = cx.spawn_join(async move { other.checkpoint(&theirs).await });
             cx.sleep(Ns::from_us(1)).await;
+            // And of one that has changed since it began.
+            fs.truncate(&cx, h, 9000, now(&cx)).await.expect("it is longer");
+            let (other, theirs) = (fs.clone(), cx.clone());
+            let late = cx.spawn_join(async move { other.fsync(&theirs, h, false).await });
             let done = fs.fsync(&cx, f, false).await;
             if how == 3 {
-                return done.is_ok(); // and the power goes
+                return (done.is_ok(), false); // and the power goes
             }
+            let late = late.await.is_ok();
             let (first, next) = (first.await, next.await);
             let unsure = matches!(first, Err(FsError::ReadOnly(_)));
             assert!(!unsure || next.is_err(), "{how} {write}: the next one is {next:?}");
-            done.is_ok()
+            (done.is_ok(), late)
         });
+        let (done, late) = done;
         counts[2 * how + usize::from(done)] += 1;
         device.power_cut(Keep::Oldest);
         run(2, async move |cx| {
             let fs = mount(&cx, &device).await;
             let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there");
             assert!(f.size == 9000 || !done, "{how} {write}: {} bytes", f.size);
+            let h = fs.lookup(&cx, ROOT, b"h").await.expect("it is there");
+            assert!(h.size == 9000 || !late, "{how} {write}: {} bytes", h.size);
             fs.unmount(&cx).await.expect("it is written");
             sound(&cx, &device).await;
         });
@@ -719,6 +728,38 @@ fn a_page_that_can_not_be_named_has_ended() {
         fs.read(&cx, f, FAR, &mut far).await.expect("it is read");
         assert_eq!(far, [9; 4096]);
     });
+}
+
+/// Eight threads write to a file all the time: of an fsync's flushes none has all that is named when it ends.
+#[test]
+fn an_fsync_waits_for_nobody_else() {
+    let device = ram(24, 1);
+    let acked = run(1, async move |cx| {
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        for writer in 0..8 {
+            let (fs, its) = (fs.clone(), cx.clone());
+            cx.spawn(async move {
+                for i in 0.. {
+                    let at = (writer * 40 + i % 40) * 4096;
+                    fs.write(&its, f, at, &[1; 4096], now(&its)).await.expect("room");
+                    its.sleep(Ns::from_ns(100)).await;
+                }
+            });
+        }
+        let acked = Arc::new(Mutex::new(0));
+        let (told, its) = (acked.clone(), cx.clone());
+        cx.spawn(async move {
+            loop {
+                fs.fsync(&its, f, false).await.expect("it is written");
+                *told.lock() += 1;
+            }
+        });
+        cx.sleep(Ns::from_ms(10)).await;
+        *acked.lock()
+    });
+    assert!(acked > 30, "{acked} fsyncs have ended");
 }
 
 /// The content of a page, with the number of its write.
