@@ -1,40 +1,19 @@
 //! `flashlane serve --fuse-file`: a target as a file (`tests/fuse.sh` has loop devices and file systems on it).
 
-use crate::harness::{Here, Holder, KINDS, drive, pause, says};
+use crate::harness::{Folder, Here, Holder, KINDS, drive, pause, says};
 use crate::serve::{Client, SECTOR, made, pattern, stopped};
 use flashlane_testkit::guest::{Guest, Shape};
 use flashlane_testkit::skip;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use std::fs::{File, OpenOptions};
-use std::ops::Deref;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::process::{Command, Stdio};
 
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 const ZERO: FallocateFlags = FallocateFlags::ZERO_RANGE.union(FallocateFlags::KEEP_SIZE);
 
-/// A folder with a drive. What a test that fails has left mounted there is detached.
-struct Folder(Here);
-
-impl Deref for Folder {
-    type Target = Here;
-
-    fn deref(&self) -> &Here {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        for disk in ["disk", "log"] {
-            let mut umount = Command::new("umount");
-            let _ = umount.arg("-l").arg(self.path(disk)).stderr(Stdio::null()).status();
-        }
-    }
-}
-
+/// A folder with a drive.
 fn folder(kind: &str) -> Folder {
-    Folder(made(kind))
+    Folder::of(made(kind))
 }
 
 /// FUSE is there, and may be used; else the test is skipped.
@@ -193,7 +172,7 @@ fn targets_are_files_side_by_side() {
     if !is_here() {
         return;
     }
-    let h = Folder(drive());
+    let h = Folder::of(drive());
     h.run("lnvm create a.img -n db -t pblk -b 0 -e 1").good();
     h.run("lnvm create a.img -n log -t qblk -b 2 -e 3").good();
     let line = "serve a.img --null-latency --target db --target log --fuse-file db=disk --fuse-file log=log";

@@ -13,6 +13,35 @@ pub(crate) fn here() -> Here {
     Here { folder: tempfile::tempdir().expect("a folder for this test") }
 }
 
+/// A folder. What a test that fails has left mounted there is detached.
+pub(crate) struct Folder(Here);
+
+impl Folder {
+    pub(crate) fn of(here: Here) -> Folder {
+        Folder(here)
+    }
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Here;
+
+    fn deref(&self) -> &Here {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        for place in ["disk", "log", "mnt"].map(|name| self.path(name)) {
+            if place.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
+                continue;
+            }
+            let mut umount = Command::new("umount");
+            let _ = umount.arg("-l").arg(place).stderr(Stdio::null()).status();
+        }
+    }
+}
+
 /// The words of a command: a list, or a line as a person types it, with `'` around a word that has spaces.
 pub(crate) trait Line {
     fn words(&self) -> Vec<String>;

@@ -1,9 +1,7 @@
 //! File systems as a person makes, mounts and checks them: what can't be is refused with what would do.
 
-use crate::harness::{Here, here, pause, says};
+use crate::harness::{Folder, here, pause, says};
 use flashlane_testkit::skip;
-use std::ops::Deref;
-use std::process::{Command, Stdio};
 
 /// The number that a message says suffices.
 fn number(text: &str, key: &str) -> u32 {
@@ -115,28 +113,10 @@ fn a_target_without_a_name_is_picked_by_its_type() {
     slip.refused(2, &["did you mean `f2fs`?", "has `parafs`, `f2fs`", "pblk"]);
 }
 
-/// A folder. What a test has left mounted there is detached.
-struct Folder(Here);
-
-impl Deref for Folder {
-    type Target = Here;
-
-    fn deref(&self) -> &Here {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let mut umount = Command::new("umount");
-        let _ = umount.arg("-l").arg(self.path("mnt")).stderr(Stdio::null()).status();
-    }
-}
-
 /// What a mount leaves that is killed is cleared away by the next one, which says what it found.
 #[test]
 fn a_mount_that_was_killed_is_mounted_again() {
-    let h = Folder(here());
+    let h = Folder::of(here());
     let create = "drive create t.img --preset tiny --set geometry.chunks_per_pu=24";
     h.run(create).good();
     h.run("mkfs t.img").good();
