@@ -192,7 +192,12 @@ pub(crate) fn says(
                  choose a device with another write unit"
             );
         }
-        Tight::Layout(LayoutError::Segment(_) | LayoutError::Page(_) | LayoutError::Pages(_)) => {
+        Tight::Layout(
+            LayoutError::Segment(_)
+            | LayoutError::Page(_)
+            | LayoutError::Pages(_)
+            | LayoutError::Many(_),
+        ) => {
             return format!("it can't have a file system: {tight}");
         }
         _ => {}

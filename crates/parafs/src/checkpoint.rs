@@ -7,7 +7,8 @@
 //!
 //! The order: dirty directories and nodes to new places, summaries, the other copies of changed
 //! sectors of the tables, head and body; a flush; the foot; a flush. The packs take turns. Only then
-//! are segments without anything valid trimmed.
+//! are segments without anything valid trimmed. Where there is no checkpoint nodes count as soon as they
+//! are written, so directories are durable before.
 
 use crate::error::{FsError, Result};
 use crate::format::{Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
@@ -377,9 +378,21 @@ impl Fs {
     }
 
     async fn write_moment(self: &Arc<Fs>, cx: &Cx, m: &Moment) -> Result<()> {
-        // Pages and nodes first, all at once.
-        let pages = m.pages.iter().map(|(.., sent)| sent);
-        let results = self.send(cx, pages.chain(m.nodes.iter().map(|(_, sent)| sent))).await;
+        let (pages, nodes) =
+            (m.pages.iter().map(|(.., sent)| sent), m.nodes.iter().map(|(_, sent)| sent));
+        let in_order = self.lock().no_checkpoint && !mutant!("parafs.repair-names-first");
+        let results = match in_order {
+            false => self.send(cx, pages.chain(nodes)).await,
+            true => {
+                let mut results = self.send(cx, pages).await;
+                let written = results.iter().cloned().collect::<Result<()>>();
+                match written.and(self.flush(cx).await) {
+                    Ok(()) => results.extend(self.send(cx, nodes).await),
+                    Err(e) => results.extend(nodes.map(|_| Err(e.clone()))),
+                }
+                results
+            }
+        };
         let mut outcome = Ok(());
         {
             let mut s = self.lock();

@@ -445,9 +445,8 @@ impl Fs {
 impl State {
     /// Free segments that a head gets next.
     fn choose(&self, region: u32, heat: Heat, each: u64, cleaners: Cleaners) -> Vec<(u32, u32)> {
-        let for_checkpoint = self.has_checkpointer && !mutant!("parafs.checkpoint-takes-many");
         let keep = (self.takes_back_below(cleaners), self.free_min());
-        self.segments.choose((region, heat, each), for_checkpoint, keep)
+        self.segments.choose((region, heat, each), self.has_checkpointer, keep)
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Batch, Dentry, Footer, HEADS, Inode, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
+    Addr, Batch, Dentry, Footer, Heads, Inode, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
     WindowSector,
 };
 use crate::fs::Fs;
@@ -124,14 +124,8 @@ pub(crate) async fn roll_forward(
 /// Segments of heads for nodes that may have been written to since the checkpoint, each with the
 /// first page in question.
 async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
-    let mut segments = Vec::new();
-    for (at, heads) in pack.heads.iter().enumerate() {
-        if Heat::ALL[at % HEADS as usize].is_node() {
-            segments.extend(&heads.open);
-            segments.extend(heads.next.iter().map(|segment| (*segment, 0)));
-        }
-    }
     let layout = fs.sb.layout;
+    let mut given = Vec::new();
     for number in 0..layout.window_sectors {
         let mut bytes = vec![0; SECTOR];
         fs.medium.read_meta(cx, layout.window + number, &mut bytes).await?;
@@ -147,11 +141,7 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
                     s.segments.seen(&named);
                 }
                 drop(s);
-                let of_nodes = window.segments.into_iter().filter(|(segment, heat)| {
-                    let known = Heat::ALL.get(usize::from(*heat));
-                    *segment < layout.shape.segments() && known.is_some_and(|heat| heat.is_node())
-                });
-                segments.extend(of_nodes.map(|(segment, _)| (segment, 0)));
+                given.extend(window.segments);
             }
             // Of an older checkpoint, or never written: the window ends before it. A sector that is
             // being written when the power goes names what nobody has used.
@@ -163,9 +153,30 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
             }
         }
     }
-    segments.sort_unstable();
-    segments.dedup_by_key(|(segment, _)| *segment);
-    Ok(segments)
+    Ok(with_nodes(&pack.heads, &given, layout.shape.segments()))
+}
+
+/// Of the segments that heads had at the checkpoint, and of those `given` since, these may have nodes,
+/// and from which page on. A head that has not begun a segment may lose it to another one
+/// ([`crate::segments::Segments::take_back`]): the last one to get it counts, so nobody takes a page of a
+/// file for a node.
+fn with_nodes(heads: &[Heads], given: &[(u32, u8)], segments: u32) -> Vec<(u32, u32)> {
+    let mut found = BTreeMap::new();
+    for (heat, head) in Heat::ALL.iter().cycle().zip(heads) {
+        if heat.is_node() {
+            found.extend(head.open.iter().copied());
+            found.extend(head.next.iter().map(|segment| (*segment, 0)));
+        }
+    }
+    for (segment, heat) in given.iter().filter(|(segment, _)| *segment < segments) {
+        let is_node = Heat::ALL.get(usize::from(*heat)).is_some_and(|heat| heat.is_node());
+        if is_node {
+            found.insert(*segment, 0);
+        } else if !mutant!("parafs.first-head-counts") {
+            found.remove(segment);
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// Nodes of fsyncs since the checkpoint of this version, in a segment, and how many pages were read for
@@ -358,5 +369,25 @@ impl State {
             self.segments.found(wanted, Owner { nid, slot });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_of_the_head_that_got_it_last() {
+        let head =
+            |open: &[(u32, u32)], next: &[u32]| Heads { open: open.to_vec(), next: next.to_vec() };
+        let mut heads = vec![Heads::default(); 2 * Heat::ALL.len()];
+        heads[Heat::WarmNode as usize] = head(&[(1, 7)], &[2, 3]);
+        heads[Heat::WarmData as usize] = head(&[(4, 5)], &[5, 6]);
+        heads[Heat::ALL.len() + Heat::ColdNode as usize] = head(&[], &[8]);
+        let (node, data) = (Heat::HotNode as u8, Heat::HotData as u8);
+        // 2 goes to data, 3 there and back, 5 to nodes; 9 is new; 99 and heat 77 are nobody's.
+        let given = [(2, data), (3, data), (5, node), (3, node), (9, node), (99, node), (8, 77)];
+        assert_eq!(with_nodes(&heads, &given, 10), [(1, 7), (3, 0), (5, 0), (9, 0)]);
+        assert_eq!(with_nodes(&heads, &[], 10), [(1, 7), (2, 0), (3, 0), (8, 0)]);
     }
 }

@@ -182,6 +182,7 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
     s.version = m.pack.version;
     s.nat_copies.clone_from(&m.pack.nat_copies);
     s.sit_copies.clone_from(&m.pack.sit_copies);
+    s.no_checkpoint = m.pack_lost;
     // Tables that are mended are written, and not kept beside them.
     s.journals = (0, 0);
     s.files = m.nodes.values().filter(|node| node.is_inode()).count() as u32;

@@ -601,6 +601,7 @@ impl Segments {
         (keep, least): (u32, u32),
     ) -> Vec<(u32, u32)> {
         let (regions, pages) = (self.layout.shape.regions, self.layout.shape.segment_pages);
+        let for_checkpoint = for_checkpoint && !mutant!("parafs.checkpoint-takes-many");
         let alone = mutant!("parafs.heads-run-out-one-by-one");
         let is_last = |other: u32| self.heads[self.head(other, heat)].next.is_empty();
         let is_nearly_out = |other: u32| self.has(other, heat) <= u64::from(pages / 4);

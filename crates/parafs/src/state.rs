@@ -137,6 +137,8 @@ pub(crate) struct State {
     pub(crate) nodes_failed: u64,
     /// A mount is taking what it has found: it needs no room that was not there before.
     pub(crate) recovering: bool,
+    /// A repair found none: who looks for nodes takes those that this one has written.
+    pub(crate) no_checkpoint: bool,
     /// Nodes that were never written: they have no page yet.
     pub(crate) new_nodes: u64,
     /// Pages of files for which room is kept: they were never written.
@@ -205,6 +207,7 @@ impl State {
             pages_moving: 0,
             nodes_failed: 0,
             recovering: false,
+            no_checkpoint: false,
             new_nodes: 0,
             kept: 0,
             files: 0,

@@ -72,6 +72,11 @@ impl Ram {
         }
     }
 
+    /// Sectors that were written since it was made.
+    pub fn puts(&self) -> u64 {
+        self.state.lock().puts
+    }
+
     /// A sector is full of this byte.
     pub fn holds(&self, at: Lba, byte: u8) -> bool {
         let mut content = vec![0; self.info.content_bytes];

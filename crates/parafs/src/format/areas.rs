@@ -127,7 +127,10 @@ fn number(segment: u32, part: u32) -> u64 {
     u64::from(part) << 32 | u64::from(segment)
 }
 
-/// Segments that heads were given since a checkpoint (paper, 3.2: the update window).
+/// The last segment that the window can name: four bits of a word are for the head.
+pub(crate) const WINDOW_SEGMENT_MAX: u32 = (1 << 28) - 1;
+
+/// Segments that heads were given since a checkpoint (paper, 3.2: the update window), in the order of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WindowSector {
     /// Of the checkpoint since which.
@@ -141,7 +144,6 @@ impl WindowSector {
         let mut bytes = begin(number);
         put64(&mut bytes, 16, self.version);
         put32(&mut bytes, 24, self.segments.len() as u32);
-        // Four bits of a word are enough for a head, and 28 for a segment.
         for (i, (segment, head)) in self.segments.iter().take(WINDOW_SEGMENTS).enumerate() {
             put32(&mut bytes, AREA_HEAD + 4 * i, segment << 4 | u32::from(*head));
         }

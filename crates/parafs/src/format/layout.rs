@@ -3,7 +3,7 @@
 //! Owns: [`Shape`], [`Layout`]. Promises: no two areas overlap, and all lie on the medium.
 //! Never: changes once a file system is made.
 
-use super::SECTOR;
+use super::{SECTOR, areas::WINDOW_SEGMENT_MAX};
 
 /// What the file system is told of the medium below it (ParaFS paper, 3.1: "the number of flash
 /// channels, the flash page size and the flash block size").
@@ -78,6 +78,8 @@ pub enum LayoutError {
     Meta { found: u64, needed: u64 },
     #[error("{0} pages are more than an address of 32 bits names: use larger pages")]
     Pages(u64),
+    #[error("{0} segments are more than 28 bits name: use larger ones")]
+    Many(u64),
     #[error("a page of {0} sectors: it must be 1 to 16, a power of two")]
     Page(u32),
     #[error("a segment of {0} pages: it must have 8 to 16384")]
@@ -129,6 +131,9 @@ impl Layout {
         let pages = segments * u64::from(segment_pages);
         if pages >= u64::from(u32::MAX) - 1 {
             return Err(LayoutError::Pages(pages));
+        }
+        if segments > u64::from(WINDOW_SEGMENT_MAX) + 1 {
+            return Err(LayoutError::Many(segments));
         }
         let segments = segments as u32;
         // A file takes a node and, where it is not tiny, a page: half of all pages can be nodes.
@@ -314,5 +319,7 @@ mod tests {
         assert!(matches!(Layout::plan(shape), Err(LayoutError::Meta { found: 100, .. })));
         let many = Shape { region_segments: u32::MAX / 256, meta_sectors: u64::MAX, ..shape };
         assert!(matches!(Layout::plan(many), Err(LayoutError::Pages(_))));
+        let many = Shape { region_segments: (1 << 26) + 1, segment_pages: 8, ..many };
+        assert_eq!(Layout::plan(many), Err(LayoutError::Many((1 << 28) + 4)));
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct Model<'a> {
     tree: Tree,
     slots: Slots,
     pub(crate) pack: Pack,
+    /// There is no checkpoint.
+    pub(crate) pack_lost: bool,
     /// A copy of the superblock is not what the other one says.
     pub(crate) superblock_lost: bool,
     /// As the medium has it; of segments that are not known nothing is valid.
@@ -204,6 +206,7 @@ impl<'a> Model<'a> {
             sb,
             tree: Tree::of(page_bytes),
             slots: Slots::of(page_bytes),
+            pack_lost: lost,
             superblock_lost: false,
             segments: vec![SegmentEntry::empty(layout.shape.segment_pages); segments],
             segments_known: vec![!lost; segments],
