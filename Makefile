@@ -29,7 +29,6 @@ test-all:
 # The two halves of the rest run side by side: one core would idle beside a half alone.
 test-program:
 	sh tests/readme.sh
-	sh tests/cuts.sh
 	sh tests/report.sh
 	sh tests/figures.sh
 	sh tests/serve.sh
@@ -45,6 +44,7 @@ test-checkers:
 	$(MAKE) interleave
 	$(MAKE) models
 	$(MAKE) mutants-quick
+	sh tests/cuts.sh
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check
