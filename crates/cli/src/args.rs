@@ -95,6 +95,7 @@ Examples:
   flashlane reproduce           list what there is
   flashlane reproduce lightnvm-table1
   flashlane reproduce all --report figures
+  flashlane reproduce parafs-fig6 --full --only workload=postmark --only channels=8,32     a part of it
 
 Exit code 1 when a verdict is not the one that the experiment's file expects; those marked `live` are
 measured on this machine: no two runs give the same numbers, and their verdict changes no exit code.")]
@@ -693,6 +694,10 @@ pub(crate) struct Reproduce {
     /// The smallest sizes: everything is done, in seconds
     #[arg(long, conflicts_with = "full")]
     pub(crate) ci: bool,
+    /// Only points that have one of these values on this axis, `channels=8,32`; more than once for more axes. There is
+    /// no verdict then
+    #[arg(long, value_name = "AXIS=VALUES", requires = "name")]
+    pub(crate) only: Vec<String>,
     /// Keep what is done of a figure's grids in this folder, and take what is there: after an
     /// interruption the same command goes on; not of figures that are all code, as LightNVM's
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]

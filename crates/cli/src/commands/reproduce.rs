@@ -5,7 +5,8 @@ use crate::args::Reproduce;
 use crate::machine;
 use crate::output::{self, Folder, Results, Sink};
 use crate::watch::{Interrupt, Terminals};
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
+use flashlane_lab::experiment::Vary;
 use flashlane_lab::reproduce::{self, FigureResult, Known, Size, Way};
 use std::path::PathBuf;
 
@@ -32,8 +33,16 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let Some(name) = &args.name else {
         return output::done(reproduce::list());
     };
-    let figures = reproduce::find(name)?;
+    let mut figures = reproduce::find(name)?;
     let all = name == "all";
+    let usage = "write it `--only channels=8,32`";
+    let only = args.only.iter().map(|text| Vary::parse(text, usage));
+    let only = only.collect::<Result<Vec<_>, _>>().map_err(|why| anyhow!("--only: {why}"))?;
+    match (only.is_empty(), all) {
+        (true, _) => {}
+        (false, true) => bail!("--only is of the axes of one figure: name it in place of `all`"),
+        (false, false) => figures = figures.into_iter().map(|f| f.part(only.clone())).collect(),
+    }
     let page = match (&args.html, &args.report) {
         (None, None) if all => Some(PathBuf::from(PAGE)),
         (html, _) => html.clone(),

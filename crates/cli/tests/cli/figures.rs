@@ -95,6 +95,38 @@ fn a_figure_is_a_file() {
     assert!(!text.contains("depth 4") && text.contains("depth 8"), "{text}");
 }
 
+/// A part of a figure is measured as in the whole, and has no verdict: a row about what is not there is
+/// left out.
+#[test]
+fn a_part_of_a_figure_is_no_verdict() {
+    let h = with_own(|own| own.replace("at_least = 0.001", "at_least = 1e9"));
+    let part = "reproduce own.toml --jobs 1 --keep kept --only depth=4,8";
+    let text = h.run(&format!("{part} --html page.html")).good().out;
+    says(&text, &["small size, only depth=4,8\n", "pblk, depth 8", "verdict: none", "OFF"]);
+    assert!(!text.contains("depth 1 ") && !text.contains("requests"), "{text}");
+    assert!(!text.contains("EXPECTED"), "{text}");
+    let page = std::fs::read_to_string(h.path("page.html")).expect("a page");
+    says(&page, &["size small, only depth=4,8", "<svg class="]);
+    let json = h.run(&format!("{part} --json -")).good().json();
+    assert_eq!((&json["part"][0], &json["verdict"]), (&"depth=4,8".into(), &"inconclusive".into()));
+    // The whole goes on with what was kept of it.
+    let kept = || std::fs::read_dir(h.path("kept")).expect("the folder").count();
+    assert_eq!(kept(), 4, "pblk and the block SSD at two depths");
+    let whole = h.run("reproduce own.toml --keep kept");
+    assert_eq!((whole.code, kept()), (1, 6));
+    for (only, why) in [
+        ("dept=4", "it has no axis `dept`; did you mean `depth`? (there are: depth)"),
+        ("depth=5", "`depth` is nowhere 5 at the small size: there are 1, 4, 8"),
+        ("depth", "write it `--only channels=8,32`"),
+        ("depth=4,4", "takes the value 4 twice"),
+    ] {
+        h.run(&format!("reproduce own.toml --only {only}")).refused(2, &[why]);
+    }
+    h.run("reproduce own.toml --ci --only depth=4").refused(2, &["there are 1, 8"]);
+    h.run("reproduce all --only depth=4").refused(2, &["the axes of one figure"]);
+    h.run("reproduce lightnvm-fig8 --only depth=4").refused(2, &["it has no axes"]);
+}
+
 /// Interrupted and begun again, a figure comes to what it would have come to at once: what was done is kept.
 #[test]
 fn an_interrupted_figure_goes_on() {

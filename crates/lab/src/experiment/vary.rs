@@ -18,9 +18,8 @@ pub struct Vary {
 }
 
 impl Vary {
-    /// `KEY=V1,V2,...`, as the command line has it.
-    pub fn parse(text: &str) -> Result<Vary, String> {
-        let usage = "write it `--vary target.0.active_pus=4,16,64`";
+    /// `KEY=V1,V2,...`, as the command line has it; what is none is told how to be written.
+    pub fn parse(text: &str, usage: &str) -> Result<Vary, String> {
         let (key, values) = text.split_once('=').ok_or_else(|| usage.to_string())?;
         // As TOML if it is some, with commas inside of strings; bare words if not.
         let toml = toml::from_str::<toml::Table>(&format!("values = [{values}]"));

@@ -187,6 +187,8 @@ pub struct FigureFile {
     experiment: (String, String),
     base: Base,
     size: Size,
+    /// What a user wants of it: only points that are there on these axes.
+    only: Vec<Vary>,
 }
 
 const VERDICTS: [(&str, Verdict); 4] = [
@@ -224,6 +226,7 @@ impl FigureFile {
             source: (file.into(), text.into()),
             base,
             size,
+            only: Vec::new(),
         };
         let experiment = root.item("experiment");
         if figure.rows.is_empty() {
@@ -277,6 +280,59 @@ impl FigureFile {
         Ok(figure)
     }
 
+    /// Leaves the part of it that has these values on these axes.
+    ///
+    /// # Errors
+    /// It has no such axis, or not all of the values, or no point that has them all.
+    pub(super) fn take_part(&mut self, only: &[Vary]) -> Result<(), String> {
+        let axes = || {
+            let of_grids = self.grids.iter().flat_map(|grid| self.axes(&grid.axes));
+            of_grids.chain(self.recordings.iter().flat_map(|of| self.axes(&of.axes)))
+        };
+        for Vary { key, values } in only {
+            let of_it: Vec<Axis> = axes().filter(|axis| axis.name == *key).collect();
+            if of_it.is_empty() {
+                let all: BTreeSet<String> = axes().map(|axis| axis.name).collect();
+                let hint = crate::suggest::hint(key, all.iter().map(String::as_str));
+                let all: Vec<String> = all.into_iter().collect();
+                return Err(match all.is_empty() {
+                    true => "it has no axes that a part could be taken of".into(),
+                    false => {
+                        format!("it has no axis `{key}`{hint} (there are: {})", all.join(", "))
+                    }
+                });
+            }
+            let mut known: Vec<&str> = Vec::new();
+            for value in of_it.iter().flat_map(|axis| &axis.vary.values).map(|v| plain(v)) {
+                if !known.contains(&value) {
+                    known.push(value);
+                }
+            }
+            if let Some(value) = values.iter().map(|v| plain(v)).find(|v| !known.contains(v)) {
+                let (size, known) = (self.size.name(), known.join(", "));
+                return Err(format!(
+                    "`{key}` is nowhere {value} at the {size} size: there are {known}"
+                ));
+            }
+        }
+        self.only = only.to_vec();
+        let points = self.grids.iter().map(|grid| &grid.axes);
+        let points = points.chain(self.recordings.iter().map(|of| &of.axes));
+        match points.map(|axes| self.points_on(axes)).sum() {
+            0 => Err("no point has all of these values".into()),
+            1.. => Ok(()),
+        }
+    }
+
+    /// The part of it that is measured, in words; nothing where it is all.
+    pub(super) fn part(&self) -> Vec<String> {
+        let said = |vary: &Vary| {
+            let values: Vec<&str> = vary.values.iter().map(|v| plain(v)).collect();
+            format!("{}={}", vary.key, values.join(","))
+        };
+        self.only.iter().map(said).collect()
+    }
+
     /// Name of the table of CPU costs; `zero` is a host whose work costs nothing.
     pub(super) fn costs_name(&self) -> String {
         let first = self.grids.iter().find(|grid| self.points(grid) > 0);
@@ -294,7 +350,8 @@ impl FigureFile {
 
     /// This size measures only some values of an axis.
     pub(super) fn leaves_out(&self) -> bool {
-        self.of_size().is_some_and(|size| !size.values.is_empty())
+        let by_size = self.of_size().is_some_and(|size| !size.values.is_empty());
+        by_size || !self.only.is_empty()
     }
 
     /// Series of which this size measures nothing, and another one does.
@@ -369,6 +426,11 @@ impl FigureFile {
             if let Some(some) = self.some_of(&axis.name) {
                 axis.vary.values.retain(|value| some.contains(value));
             }
+            if let Some(only) = self.only.iter().find(|only| only.key == axis.name) {
+                let is_wanted =
+                    |value: &String| only.values.iter().any(|v| plain(v) == plain(value));
+                axis.vary.values.retain(is_wanted);
+            }
         }
         axes
     }
@@ -389,12 +451,22 @@ impl FigureFile {
     /// Values of axes at a point.
     pub(super) fn place(&self, axes: &[Axis], point: usize) -> Vec<(String, String)> {
         let at = self.at(axes, point).into_iter();
-        at.map(|(axis, value)| (axis.name, value.trim_matches('"').to_string())).collect()
+        at.map(|(axis, value)| (axis.name, plain(&value).to_string())).collect()
     }
 
     /// How many points a grid has at this size.
     pub(super) fn points(&self, grid: &Grid) -> usize {
-        self.axes(&grid.axes).iter().map(|axis| axis.vary.values.len()).product()
+        self.points_on(&grid.axes)
+    }
+
+    /// How many points lie on these axes at this size: none if a part is wanted of an axis that is not
+    /// among them.
+    fn points_on(&self, axes: &[Axis]) -> usize {
+        let axes = self.axes(axes);
+        match self.only.iter().all(|only| axes.iter().any(|axis| axis.name == only.key)) {
+            true => axes.iter().map(|axis| axis.vary.values.len()).product(),
+            false => 0,
+        }
     }
 
     /// What is run at a point of a grid, of this size.
@@ -431,7 +503,7 @@ impl FigureFile {
         &self,
         of: &Recordings,
     ) -> Result<Vec<Recording>, ExperimentErrors> {
-        let points: usize = self.axes(&of.axes).iter().map(|axis| axis.vary.values.len()).product();
+        let points = self.points_on(&of.axes);
         let one = |point| -> Result<Recording, String> {
             let at = self.place(&of.axes, point);
             let named = |text: &Option<String>| text.as_ref().map(|text| with_place(text, &at));
@@ -451,6 +523,11 @@ impl FigureFile {
             ExperimentErrors(complaints.unwrap_or_else(|c| vec![c]))
         })
     }
+}
+
+/// A value as one reads it: texts have quotes in a file.
+fn plain(value: &str) -> &str {
+    value.trim_matches('"')
 }
 
 /// The figure that has the experiment, where it is another one.

@@ -32,7 +32,7 @@ pub use way::{Known, Watcher, Way};
 use crate::bounded;
 use crate::calibrate::Machine;
 use crate::execute::ExecuteError;
-use crate::experiment::ExperimentErrors;
+use crate::experiment::{ExperimentErrors, Vary};
 use crate::stack::StackError;
 use crate::words::{aligned, row};
 use flashlane_ocssd::SpecError;
@@ -118,6 +118,8 @@ fn is_mechanism(name: &str) -> bool {
 pub struct Figure {
     pub name: Cow<'static, str>,
     text: Cow<'static, str>,
+    /// Values on axes that its points have; all points without any.
+    only: Vec<Vary>,
 }
 
 /// A figure that comes with the program.
@@ -126,6 +128,7 @@ macro_rules! figure {
         Figure {
             name: Cow::Borrowed($name),
             text: Cow::Borrowed(include_str!(concat!("../../../../experiments/", $path))),
+            only: Vec::new(),
         }
     };
 }
@@ -189,6 +192,8 @@ pub enum ReproduceError {
     Stalled(#[from] Stalled),
     #[error("cannot read {path}: {error}")]
     Unread { path: String, error: std::io::Error },
+    #[error("{figure}: {what}")]
+    Part { figure: String, what: String },
     /// Rows of a figure's file that fit none of its points.
     #[error("{figure}: {what}")]
     Row { figure: String, what: String },
@@ -208,6 +213,9 @@ pub struct FigureResult {
     pub expected: Verdict,
     /// `ci`, `small` or `full`.
     pub size: &'static str,
+    /// Values on axes, where no other points were measured: then the verdict is not the figure's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub part: Vec<String>,
     /// Table of what the host's CPU work costs; `zero` is nothing.
     pub costs: String,
     /// What is ours: sizes, fill levels, policies that the paper does not state.
@@ -259,7 +267,11 @@ pub fn find(name: &str) -> Result<Vec<Figure>, ReproduceError> {
     if name.ends_with(".toml") {
         let unread = |error| ReproduceError::Unread { path: name.into(), error };
         let text = bounded::text(Path::new(name), bounded::TEXT_MAX).map_err(unread)?;
-        return Ok(vec![Figure { name: Cow::Owned(name.into()), text: Cow::Owned(text) }]);
+        return Ok(vec![Figure {
+            name: Cow::Owned(name.into()),
+            text: Cow::Owned(text),
+            only: vec![],
+        }]);
     }
     let found = FIGURES.iter().find(|f| f.name == name);
     found.map(|f| vec![f.clone()]).ok_or_else(|| {
@@ -282,12 +294,22 @@ pub fn to_json(results: &[FigureResult], all: bool) -> String {
 }
 
 impl Figure {
+    /// The part of it that has these values on its axes.
+    pub fn part(self, only: Vec<Vary>) -> Figure {
+        Figure { only, ..self }
+    }
+
     /// What its file says for a size.
     ///
     /// # Errors
-    /// The file is wrong.
+    /// The file is wrong, or there is no such part.
     pub fn file(&self, size: Size) -> Result<FigureFile, ReproduceError> {
-        Ok(FigureFile::parse(&self.name, &self.text, size)?)
+        let mut file = FigureFile::parse(&self.name, &self.text, size)?;
+        if !self.only.is_empty() {
+            let bad = |what| ReproduceError::Part { figure: self.name.to_string(), what };
+            file.take_part(&self.only).map_err(bad)?;
+        }
+        Ok(file)
     }
 
     /// Reproduces it; a live one on `machine`.
@@ -312,17 +334,24 @@ impl Figure {
             let is = "the smallest devices on which all of it is done: what is said to be ours is of the small";
             notes.push(format!("{is} size"));
         }
+        let part = file.part();
+        let is_part = !part.is_empty();
         Ok(FigureResult {
             interrupted: points.lack_some(),
             name: self.name.to_string(),
-            verdict: verdict.unwrap_or_else(|| rows::verdict(&rows)),
+            verdict: match is_part {
+                true => Verdict::Inconclusive,
+                false => verdict.unwrap_or_else(|| rows::verdict(&rows)),
+            },
             expected: file.expected(),
             size: size.name(),
+            part,
             title: file.title.clone(),
             paper: file.paper.clone(),
             costs: file.costs_name(),
             ours: file.ours.clone(),
-            causes: file.causes().to_vec(),
+            // They are of the whole figure.
+            causes: if is_part { Vec::new() } else { file.causes().to_vec() },
             machine: file.is_live().then(|| machine.to_string()),
             notes,
             rows,
@@ -337,7 +366,9 @@ impl FigureFile {
     fn rows_of(&self, points: &Points) -> Result<Vec<Row>, ReproduceError> {
         let mut rows = Vec::new();
         let bad = |what| ReproduceError::Row { figure: self.name().into(), what };
-        for plot in &self.plots {
+        // A part has not all that is drawn, nor all that rows are about.
+        let is_part = !self.part().is_empty();
+        for plot in self.plots.iter().filter(|_| !is_part) {
             for (of, _) in &plot.lines {
                 points.have(of).map_err(bad)?;
                 points.lie_on(&plot.x, of).map_err(bad)?;
@@ -350,10 +381,15 @@ impl FigureFile {
                 chosen.partition(|of| left_out.contains(&of.series));
             if !gone.is_empty() {
                 // What this size has is looked at all the same.
-                there.into_iter().try_for_each(|of| points.have(of).map(drop)).map_err(bad)?;
+                let looked = there.into_iter().try_for_each(|of| points.have(of).map(drop));
+                looked.or_else(|why| if is_part { Ok(()) } else { Err(bad(why)) })?;
                 continue;
             }
-            rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
+            match spec.rows(points, self.leaves_out()) {
+                Ok(mut of_it) => rows.append(&mut of_it),
+                Err(_) if is_part => {}
+                Err(why) => return Err(bad(why)),
+            }
         }
         Ok(rows)
     }
@@ -370,10 +406,11 @@ impl FigureFile {
 }
 
 impl FigureResult {
-    /// The verdict is the expected one, or this machine can't show it. Not so of a figure that was interrupted.
+    /// The verdict is the expected one, or this machine or a part of the figure can't show it. Not so of a figure
+    /// that was interrupted.
     pub fn as_expected(&self) -> bool {
         let cannot = self.machine.is_some() && self.verdict == Verdict::Inconclusive;
-        self.verdict == self.expected || cannot
+        self.verdict == self.expected || cannot || !self.part.is_empty()
     }
 
     /// It was measured on this machine.
@@ -395,10 +432,19 @@ impl FigureResult {
         format!("{} sizes hold, {} orders and directions", of(false), of(true))
     }
 
-    /// The verdict, in words; none where nothing is judged.
+    /// The verdict, in words; none where nothing is judged, or not all was measured.
     pub(super) fn said(&self) -> String {
         let judged = self.rows.iter().any(|r| r.rule != Rule::None && !r.input);
-        if judged { self.verdict.to_string() } else { "none".into() }
+        match judged && self.part.is_empty() {
+            true => self.verdict.to_string(),
+            false => "none".into(),
+        }
+    }
+
+    /// The part that was measured, behind the size; nothing where it is all.
+    pub(super) fn only(&self) -> String {
+        let part = self.part.join(" ");
+        if part.is_empty() { part } else { format!(", only {part}") }
     }
 
     /// The table and the verdict.
@@ -422,7 +468,7 @@ impl FigureResult {
             ]);
         }
         let (name, title, paper, size) = (&self.name, &self.title, &self.paper, self.size);
-        let mut text = format!("{name}: {title} ({paper}), {size} size\n\n");
+        let mut text = format!("{name}: {title} ({paper}), {size} size{}\n\n", self.only());
         text += &aligned(&rows);
         text += &format!("\nverdict: {} ({})\n", self.said(), self.count());
         if self.interrupted {

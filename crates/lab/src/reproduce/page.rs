@@ -50,13 +50,14 @@ fn class(verdict: Verdict) -> &'static str {
 
 fn section(figure: &FigureResult) -> String {
     let mut s = format!(
-        "<section>\n<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"lead\">{2}; verdict: <b>{3}</b> ({4}); size {5}</p>\n",
+        "<section>\n<h2 id=\"{0}\">{0}: {1}</h2>\n<p class=\"lead\">{2}; verdict: <b>{3}</b> ({4}); size {5}{6}</p>\n",
         escape(&figure.name),
         escape(&figure.title),
         escape(&figure.paper),
         figure.said(),
         figure.count(),
-        figure.size
+        figure.size,
+        escape(&figure.only())
     );
     if !figure.as_expected() {
         let _ = writeln!(s, "<p class=\"notice bad\">Expected was: {}</p>", figure.expected);

@@ -63,7 +63,8 @@ impl Plan {
         let (_, experiment) = input::load(file, &changes)?;
         let mut axes = experiment.vary.clone();
         for text in more {
-            let axis = Vary::parse(text).map_err(SweepError::Axis)?;
+            let axis = Vary::parse(text, "write it `--vary target.0.active_pus=4,16,64`")
+                .map_err(SweepError::Axis)?;
             match axes.iter_mut().find(|a| a.key == axis.key) {
                 Some(own) => *own = axis,
                 None => axes.push(axis),
