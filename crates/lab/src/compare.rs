@@ -115,6 +115,22 @@ pub fn lacks(result: &Value) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
+/// What two results of `run` have that is not alike, in words, beside what they are compared for: a
+/// difference may be of that. A sweep says in the names of its series what it varies.
+pub fn unlike((first, a): (&str, &Value), (other, b): (&str, &Value)) -> Vec<String> {
+    [
+        ("workload", "/configuration/workloads"),
+        ("fill", "/configuration/fill"),
+        ("device", "/configuration/targets/0/device"),
+    ]
+    .into_iter()
+    .filter(|(_, at)| matches!((a.pointer(at), b.pointer(at)), (Some(a), Some(b)) if a != b))
+    .map(|(what, _)| {
+        format!("{other} has another {what} than {first}: a difference may be of that alone")
+    })
+    .collect()
+}
+
 /// The series in a result of `run` or `sweep`: one per target, and per point of a sweep but for its
 /// seed.
 pub fn series_of(file: &str, result: &Value) -> Result<Vec<Series>, CompareError> {
@@ -191,6 +207,8 @@ pub struct Comparison {
     pub series: Vec<SeriesReport>,
     /// What is in no series: points of results that failed or were not run, in words.
     pub lacks: Vec<String>,
+    /// What the results have that is not alike, in words.
+    pub unlike: Vec<String>,
 }
 
 /// Compares all series with the first.
@@ -228,7 +246,7 @@ pub fn compare(series: &[Series]) -> Result<Comparison, CompareError> {
         }
     };
     let series = series.iter().enumerate().map(report).collect();
-    Ok(Comparison { confidence: 0.95, series, lacks: Vec::new() })
+    Ok(Comparison { confidence: 0.95, series, lacks: Vec::new(), unlike: Vec::new() })
 }
 
 /// Samples that are alike come back as they are: a sum would round.
@@ -336,7 +354,7 @@ impl Comparison {
         for s in &self.series {
             text += &format!("\n{}: {} samples, {} steady", s.name, s.samples, s.steady);
         }
-        for lack in &self.lacks {
+        for lack in self.lacks.iter().chain(&self.unlike) {
             text += &format!("\n{lack}");
         }
         text + "\n"

@@ -11,6 +11,7 @@ use flashlane_lab::experiment::Change;
 use flashlane_lab::kept::Kept;
 use flashlane_lab::sweep::{self, Plan, Watcher};
 use flashlane_lab::trace::source;
+use serde_json::Value;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -45,10 +46,17 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     let jobs = super::jobs(args.jobs);
     let mut interrupted = false;
     let (mut all, mut bad): (Vec<Series>, bool) = (Vec::new(), false);
-    let mut lacks = Vec::new();
+    let (mut lacks, mut unlike) = (Vec::new(), Vec::new());
+    let mut first: Option<(String, Value)> = None;
     for (source, path) in sources.into_iter().zip(&args.runs) {
         match source {
-            Source::Result { series, lack, failed } => {
+            Source::Result { series, lack, failed, result } => {
+                match &first {
+                    None => first = Some((shown(path), result)),
+                    Some((name, first)) => {
+                        unlike.extend(compare::unlike((name, first), (&shown(path), &result)));
+                    }
+                }
                 all.extend(series);
                 lacks.extend(lack);
                 bad |= failed;
@@ -77,7 +85,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     if interrupted && all.len() < 2 {
         return Ok(Ending::Interrupted);
     }
-    let comparison = Comparison { lacks, ..compare::compare(&all)? };
+    let comparison = Comparison { lacks, unlike, ..compare::compare(&all)? };
     let results = Results::of(json, &comparison.to_json(), &comparison.to_text());
     results.end(match (bad, interrupted) {
         (true, _) => Ending::Bad,
@@ -109,6 +117,7 @@ enum Source {
         series: Vec<Series>,
         lack: Option<String>,
         failed: bool,
+        result: Value,
     },
     Plan(Plan),
 }
@@ -145,7 +154,7 @@ fn source_of(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
         }
         let failed = compare::failed(&value) > 0;
         let series = compare::series_of(&shown(path), &value)?;
-        return Ok(Source::Result { series, lack, failed });
+        return Ok(Source::Result { series, lack, failed, result: value });
     }
     let all: Vec<String> = (1..=seeds).map(|n| n.to_string()).collect();
     let axis = format!("run.seed={}", all.join(","));

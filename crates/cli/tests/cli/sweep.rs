@@ -165,6 +165,11 @@ fn runs_are_compared_with_how_sure_that_is() {
     run("b.json", "2");
     let table = h.run("compare a.json b.json").good().out;
     assert!(table.contains("no interval: one sample"), "{table}");
+    assert!(!table.contains("another"), "{table}");
+    h.file("other.fio", "[w]\nrw=randwrite\nsize=8m\nbs=8k\niodepth=4\n");
+    h.run("run other.fio --device peers-16g --set run.fill=5% --json e.json").good();
+    let table = h.run("compare a.json e.json").good().out;
+    says(&table, &["e.json has another workload than a.json", "e.json has another fill"]);
     for (option, value) in [("--seeds", "3"), ("--device", "tiny"), ("--target", "pftl")] {
         let says = [option, "result of an earlier run"];
         h.run(&["compare", "a.json", "b.json", option, value]).refused(2, &says);
