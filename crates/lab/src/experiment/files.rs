@@ -235,8 +235,22 @@ enum Word {
     Ycsb,
 }
 
-/// A workload of the shape `files = "fileserver"`.
-pub(super) fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
+/// Programs that a workload of the shape `files = "fileserver"` runs at a time, at most.
+const COPIES_MAX: u64 = 256;
+
+/// A workload of the shape `files = "fileserver"`: so many programs as `numjobs` says, each with files of
+/// its own.
+pub(super) fn read_jobs(s: &Section<'_>, index: usize) -> Vec<FileJob> {
+    let copies = s.number("numjobs", 1, COPIES_MAX).unwrap_or(1);
+    let Some(job) = read_job(s, index) else { return Vec::new() };
+    let named = |copy: u64| match copy {
+        0 => job.name.clone(),
+        n => format!("{}.{n}", job.name),
+    };
+    (0..copies).map(|copy| FileJob { name: named(copy), ..job.clone() }).collect()
+}
+
+fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
     let known =
         Personality::ALL.map(|personality| (personality.word(), Word::Filebench(personality)));
     let more = [

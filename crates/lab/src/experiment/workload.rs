@@ -121,7 +121,7 @@ fn read_one(s: Section<'_>, index: usize, base: &Base, remarks: &mut Vec<String>
             let jobs = read_fio(&s, base, remarks).into_iter();
             jobs.map(|job| Workload::Job(job.into())).collect()
         }
-        ["files"] => files::read_job(&s, index).map(Workload::Files).into_iter().collect(),
+        ["files"] => files::read_jobs(&s, index).into_iter().map(Workload::Files).collect(),
         // Its keys are fio's, which says itself what it does not know.
         ["rw"] => return vec![Workload::Job(read_job(&s, index).into())],
         [] => {

@@ -98,6 +98,21 @@ fn each_word_of_postmark_counts() {
 }
 
 /// Reads and writes by the share that is asked for, of records that are there, and nothing else.
+/// Several of one program at a time, each with files of its own: as the same tables one behind the other.
+#[test]
+fn copies_of_a_program_are_programs() {
+    let one = "files = \"postmark\"\nnumber = 100\ntransactions = 200\n";
+    let copies = ran(&with(&format!("{one}numjobs = 3\n")), &[]);
+    let (run, files) = good(&copies);
+    let names: Vec<&str> = run.jobs.iter().map(|job| job.name.as_str()).collect();
+    assert_eq!(names, ["postmark", "postmark.1", "postmark.2"]);
+    let tables = ran(&with(&format!("{one}[[workload]]\n{one}[[workload]]\n{one}")), &[]);
+    let (same, made) = (good(&tables), files.calls["createfile"].count);
+    assert_eq!(run.runtime_ns, same.0.runtime_ns);
+    assert_eq!(made, same.1.calls["createfile"].count);
+    assert!(made > 2 * good(&ran(&with(one), &[])).1.calls["createfile"].count);
+}
+
 #[test]
 fn mobibench_reads_and_writes_records() {
     let report = ran(&with(MOBIBENCH), &[]);
@@ -337,6 +352,7 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         ("workload.0.size_high=0", &["`size_high`"]),
         ("workload.0.nthreads=2", &["unknown key `nthreads`"]),
         ("workload.0.transactions=0", &["from 1"]),
+        ("workload.0.numjobs=0", &["from 1 to 256"]),
     ] {
         refused(POSTMARK, set, parts);
     }
