@@ -221,6 +221,12 @@ impl Channels {
         self.wait(cx, ticket).await
     }
 
+    /// A page that was placed is not written: it leaves the queue of its channel.
+    pub(crate) async fn pass(&self, cx: &Cx, addr: Addr) {
+        let turn = self.write(cx, addr).await;
+        self.leave(cx, turn);
+    }
+
     /// Waits until a page of a segment may be read, or the segment erased.
     pub(crate) async fn enter(&self, cx: &Cx, kind: Kind, segment: u32) -> Turn {
         self.wait(cx, self.queue(kind, segment)).await
@@ -547,6 +553,23 @@ mod tests {
             [0, 1, 3].into(),
             "the third has one that it has not begun"
         );
+    }
+
+    /// A page that has its place and is not written holds up nobody.
+    #[test]
+    fn a_page_that_is_not_written_leaves_its_turn() {
+        let (clock, all) = (Virtual::new(1, 0, CostTable::zero()), channels(Schedule::default()));
+        let (cx, of) = (clock.cx(), all.clone());
+        let [first, second] = [0, 1].map(|page| all.layout.addr(0, page));
+        all.place(first);
+        all.place(second);
+        let done = clock.run(async move {
+            of.pass(&cx, first).await;
+            let turn = of.write(&cx, second).await;
+            of.leave(&cx, turn);
+        });
+        assert_eq!(done.map_err(|e| e.to_string()), Ok(()));
+        assert!(all.is_idle());
     }
 
     #[test]

@@ -388,7 +388,12 @@ impl Fs {
                 let written = results.iter().cloned().collect::<Result<()>>();
                 match written.and(self.flush(cx).await) {
                     Ok(()) => results.extend(self.send(cx, nodes).await),
-                    Err(e) => results.extend(nodes.map(|_| Err(e.clone()))),
+                    Err(e) => {
+                        for sent in nodes {
+                            self.channels.pass(cx, sent.addr).await;
+                            results.push(Err(e.clone()));
+                        }
+                    }
                 }
                 results
             }

@@ -7,7 +7,7 @@ use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
-    Superblock, Time,
+    Superblock, Time, VERSION_MAX,
 };
 use crate::fs::{Fs, Options};
 use crate::medium::{Medium, Written};
@@ -15,6 +15,7 @@ use crate::mount;
 use crate::nat::Nat;
 use crate::segments::Segments;
 use crate::state::State;
+use flashlane_base::mutant;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::sync::Arc;
@@ -87,12 +88,25 @@ async fn erase(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Writes an empty file system. What was there is gone.
+/// A version that no older file system on this medium has had: a block device keeps its nodes, and a mount
+/// must not take them for new ones. By the clock, and behind what is there.
+async fn first_version(cx: &Cx, medium: &Medium, now: Time) -> u64 {
+    let by_clock =
+        u64::try_from(now.seconds).unwrap_or(0).min(VERSION_MAX / Superblock::VERSIONS / 2);
+    let there = mount::open(cx, medium).await.map_or(0, |(_, pack)| pack.version + 1);
+    by_clock.max(there.div_ceil(Superblock::VERSIONS)) * Superblock::VERSIONS
+}
+
+/// Writes an empty file system. What was there is gone: its nodes may lie in the log, and are older.
 ///
 /// # Errors
 /// The medium is too small, or did not take it.
 pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Time) -> Result<()> {
     can_be_made(&medium, &layout, make)?;
+    let first_version = match mutant!("parafs.versions-begin-anew") {
+        true => 0,
+        false => first_version(cx, &medium, now).await,
+    };
     let reserved_segments = reserved(&layout, medium.lanes(&layout)) + make.spare_segments;
     let sb = Superblock {
         layout,
@@ -101,6 +115,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         label: make.label.clone(),
         reserved_segments,
         content_bytes: SECTOR as u32,
+        first_version,
     };
     // What was there is none from here on.
     medium.write_meta(cx, 0, &vec![0; 2 * SECTOR]).await?;
@@ -151,6 +166,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     };
     state.make_node(ROOT, ROOT, 0, Some(root));
     state.files = 1;
+    state.version = first_version;
     let fs = Fs {
         medium: medium.clone(),
         sb: sb.clone(),

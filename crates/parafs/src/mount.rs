@@ -255,19 +255,26 @@ impl Fs {
                     Ok((inode.links, inode.size.div_ceil(page_bytes)))
                 })
                 .await;
-            match found {
+            let ended = match found {
                 Ok((0, _)) => {
                     deleted += 1;
-                    self.delete(cx, Some(ino)).await?;
+                    self.delete(cx, Some(ino)).await
                 }
                 Ok((_, pages)) => {
                     self.lock().cuts.insert(ino);
-                    self.cut(cx, ino, pages).await?;
+                    self.cut(cx, ino, pages).await
                 }
                 Err(FsError::Stale) => {
                     self.lock().orphans.remove(&ino);
+                    Ok(())
                 }
-                Err(e) => return Err(e),
+                Err(e) => Err(e),
+            };
+            match ended {
+                // What can't be read stays in the list, and all else goes on.
+                Err(FsError::Io(_) | FsError::Damaged(_))
+                    if !mutant!("parafs.bad-orphan-stops-all") => {}
+                ended => ended?,
             }
         }
         Ok(deleted)

@@ -93,6 +93,12 @@ async fn write(
         let how = if m.window_lost.is_empty() { Look::Repair } else { Look::Everywhere };
         recover::roll_forward(cx, &fs, &m.pack, how, &mut done.recovered).await?;
     }
+    if let Some(last) = m.window_lost.last()
+        && !mutant!("parafs.repair-mends-the-window")
+    {
+        // A mount refuses the damaged sector until the repair is durable. Any other one does.
+        fs.lock().window_used = if last + 1 < m.layout.window_sectors { last + 1 } else { 0 };
+    }
     for (dir, entry) in &m.entering {
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
     }
@@ -179,7 +185,11 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
     nat.next = m.pack.next_nid.clamp(1, m.layout.nids - 1);
     nat.used = m.nat.iter().filter(|entry| entry.ino != 0).count() as u32;
     let mut s = State::new(&m.sb, segments(medium, channels, m)?, nat);
-    s.version = m.pack.version;
+    // What a lost checkpoint left behind it is of its number: nobody has that again. The place stays.
+    s.version = match m.later && !mutant!("parafs.repair-counts-again") {
+        true => m.pack.version + 2,
+        false => m.pack.version,
+    };
     s.nat_copies.clone_from(&m.pack.nat_copies);
     s.sit_copies.clone_from(&m.pack.sit_copies);
     s.no_checkpoint = m.pack_lost;

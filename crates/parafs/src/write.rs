@@ -145,6 +145,14 @@ impl State {
         }
     }
 
+    /// A page of this file goes along with the next checkpoint ([`State::along`]) and is not written yet.
+    fn leaves_along(&self, ino: Nid) -> bool {
+        let mut its = self.along.range((ino, 0)..=(ino, u64::MAX));
+        its.any(|(ino, index)| {
+            self.pages.is_dirty(*ino, *index) || self.pages.is_on_its_way(*ino, *index)
+        })
+    }
+
     /// An fsync of this file takes a checkpoint.
     fn is_bound(&mut self, ino: Nid) -> Step<bool> {
         if mutant!("parafs.names-unbound") {
@@ -475,14 +483,20 @@ impl Fs {
     /// The same by a batch; false where that takes a checkpoint.
     async fn sync_batch(self: &Arc<Fs>, cx: &Cx, ino: Nid, data_only: bool) -> Result<bool> {
         loop {
-            // What a checkpoint has under way is clean, and not there yet.
+            // What a checkpoint has under way is clean, and not there yet. A page that goes along with one
+            // is named by it alone, and others may have made one since this fsync wrote its pages.
             let see = |s: &mut State| match s.checkpointing {
                 true => Ok(None),
-                false => Ok(Some((s.version, s.see(ino, data_only)?))),
+                false if s.leaves_along(ino) && !mutant!("parafs.along-later") => Ok(Some(None)),
+                false => Ok(Some(Some((s.version, s.see(ino, data_only)?)))),
             };
-            let Some((version, mut seen)) = self.with(cx, see).await? else {
-                self.changed.wait(cx, || !self.lock().checkpointing).await;
-                continue;
+            let (version, mut seen) = match self.with(cx, see).await? {
+                Some(Some(seen)) => seen,
+                Some(None) => return Ok(false),
+                None => {
+                    self.changed.wait(cx, || !self.lock().checkpointing).await;
+                    continue;
+                }
             };
             // Nodes must not be there before the pages that they name, or these would be lost, and
             // older ones with them. Pages that others write meanwhile are named by what comes later.

@@ -79,9 +79,14 @@ impl Ram {
 
     /// A sector is full of this byte.
     pub fn holds(&self, at: Lba, byte: u8) -> bool {
+        self.content(at).iter().all(|b| *b == byte)
+    }
+
+    /// What a sector holds.
+    pub fn content(&self, at: Lba) -> Vec<u8> {
         let mut content = vec![0; self.info.content_bytes];
         self.state.lock().read(at.get(), &mut content);
-        content.iter().all(|b| *b == byte)
+        content
     }
 
     async fn pause(&self, cx: &Cx) {

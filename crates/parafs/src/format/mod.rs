@@ -43,6 +43,9 @@ impl Addr {
     }
 }
 
+/// The last number of a checkpoint: it can be counted on from there.
+pub(crate) const VERSION_MAX: u64 = 1 << 62;
+
 /// The number of a node, and of the file whose inode it is.
 pub type Nid = u32;
 

@@ -8,7 +8,7 @@
 //! by one doubly indirect one (Lee et al., FAST '15, 2.3). A node is found by its number in the node
 //! address table, so a node that moves changes nothing in its parent.
 
-use super::{Addr, FormatError, Nid, get16, get32, get64, put, put16, put32, put64};
+use super::{Addr, FormatError, Nid, VERSION_MAX, get16, get32, get64, put, put16, put32, put64};
 use flashlane_base::crc32c;
 use smallvec::SmallVec;
 
@@ -95,11 +95,16 @@ impl NodePage {
         if get32(bytes, at + 44) != sum(bytes) {
             return Err(FormatError::Checksum(WHAT));
         }
+        let version = get64(bytes, at + 16);
+        if version > VERSION_MAX {
+            let (what, field) = (WHAT, "its checkpoint");
+            return Err(FormatError::Value { what, field, value: version });
+        }
         Ok(Footer {
             nid: get32(bytes, at),
             ino: get32(bytes, at + 4),
             ofs: get32(bytes, at + 8),
-            version: get64(bytes, at + 16),
+            version,
             batch: Batch { number: get32(bytes, at + 12), nodes: get32(bytes, at + 24) },
         })
     }

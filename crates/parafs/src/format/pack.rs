@@ -7,7 +7,7 @@ use super::layout::{
     HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_ENTRY, SIT_JOURNAL, bitmap_bytes,
 };
 use super::node::COUNT_MAX;
-use super::{Addr, FormatError, Nid, SECTOR, get32, get64, head, put, put32, put64};
+use super::{Addr, FormatError, Nid, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
 use flashlane_base::crc32c;
 
 const HEAD: u32 = u32::from_le_bytes(*b"pCPH");
@@ -201,6 +201,9 @@ impl Pack {
     pub(crate) fn length(first: &[u8], layout: &Layout) -> Result<(u64, u64), FormatError> {
         head::check(first, HEAD, WHAT)?;
         let (version, bytes) = (get64(first, 8), get64(first, 16));
+        if version > VERSION_MAX {
+            return Err(FormatError::Value { what: WHAT, field: "its number", value: version });
+        }
         match bytes.div_ceil(SECTOR as u64) + 2 <= layout.pack_sectors {
             true => Ok((version, bytes)),
             false => Err(FormatError::Value { what: WHAT, field: "its length", value: bytes }),
@@ -226,7 +229,7 @@ impl Pack {
         let mut r = Reader { bytes: body, at: 0 };
         let shape = &layout.shape;
         // Counters that can't be are counted on.
-        let (age, kept) = (r.u64(), r.u64().min(COUNT_MAX));
+        let (age, kept) = (r.u64().min(COUNT_MAX), r.u64().min(COUNT_MAX));
         let [next_nid, nodes, files, generation] = [(); 4].map(|()| r.u32());
         let (nodes, files) = (nodes.min(layout.nids), files.min(layout.nids));
         let clean = r.u32() & 1 == 1;

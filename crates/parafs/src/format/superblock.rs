@@ -4,13 +4,14 @@
 //! mkfs.
 
 use super::layout::{Layout, Shape};
-use super::{FormatError, SECTOR, get32, get64, head, put, put32, put64};
+use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
 /// Another minor version can be read, another major one can't.
 const MAJOR: u32 = 1;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
+const FIRST_VERSION: usize = 136;
 /// Bytes of a label.
 pub(crate) const LABEL: usize = 64;
 
@@ -25,9 +26,15 @@ pub(crate) struct Superblock {
     pub(crate) reserved_segments: u32,
     /// Bytes of a sector of a file: 4096, or 8 where contents are stamps.
     pub(crate) content_bytes: u32,
+    /// Checkpoints count from here on: what is older on the medium is of another file system. A multiple
+    /// of [`Superblock::VERSIONS`].
+    pub(crate) first_version: u64,
 }
 
 impl Superblock {
+    /// Between the first versions of two file systems, at least.
+    pub(crate) const VERSIONS: u64 = 1 << 20;
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; SECTOR];
         let shape = &self.layout.shape;
@@ -45,6 +52,7 @@ impl Superblock {
         let label = &self.label.as_bytes()[..self.label.len().min(LABEL)];
         put32(&mut bytes, 68, label.len() as u32);
         put(&mut bytes, 72, label);
+        put64(&mut bytes, FIRST_VERSION, self.first_version);
         head::seal(&mut bytes, MAGIC);
         bytes
     }
@@ -82,6 +90,10 @@ impl Superblock {
             label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
             reserved_segments,
             content_bytes,
+            first_version: match get64(bytes, FIRST_VERSION) {
+                first if first < VERSION_MAX => first,
+                first => return Err(wrong("the first version", first)),
+            },
         })
     }
 }
@@ -98,6 +110,7 @@ mod tests {
             label: "home".into(),
             reserved_segments: 20,
             content_bytes: 4096,
+            first_version: 5 << 20,
         }
     }
 

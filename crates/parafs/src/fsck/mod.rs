@@ -103,6 +103,8 @@ pub(crate) struct Model<'a> {
     tree: Tree,
     slots: Slots,
     pub(crate) pack: Pack,
+    /// A later checkpoint than the one that counts was there.
+    pub(crate) later: bool,
     /// There is no checkpoint.
     pub(crate) pack_lost: bool,
     /// A copy of the superblock is not what the other one says.
@@ -206,6 +208,7 @@ impl<'a> Model<'a> {
             sb,
             tree: Tree::of(page_bytes),
             slots: Slots::of(page_bytes),
+            later: false,
             pack_lost: lost,
             superblock_lost: false,
             segments: vec![SegmentEntry::empty(layout.shape.segment_pages); segments],

@@ -60,7 +60,7 @@ impl Model<'_> {
         let said = format!("the checkpoint in place {place} can't be used: {why}");
         match read.is_ok() && head.iter().all(|b| *b == 0) {
             // The first one of all.
-            true if version <= 1 => {}
+            true if version <= self.sb.first_version + 1 => {}
             // A head is written whole, the rest may be cut short.
             false if read.is_ok() && mount::is_pack_head(&head, &self.layout) => {
                 self.report.notes.push(format!("{said}; number {version} counts"));
@@ -216,7 +216,9 @@ impl Model<'_> {
                 let Footer { nid, version, batch, .. } = footer;
                 let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
                 let wanted = sector || self.led_nowhere.contains(&nid) || known;
+                let is_older = version < self.sb.first_version;
                 if nid == 0
+                    || is_older && !mutant!("parafs.older-file-system-counts")
                     || nid >= self.layout.nids
                     || version >= self.pack.version
                     || self.nodes.contains_key(&nid)
@@ -347,6 +349,7 @@ impl Model<'_> {
             let unwritten = read.is_ok() && bytes.iter().all(|b| *b == 0);
             match read.and_then(|()| Ok(WindowSector::decode(&bytes, number)?)) {
                 Ok(window) if window.version > self.pack.version => {
+                    self.later = true;
                     self.window_lost.push(number);
                     let said = format!("checkpoint {} was there, and is lost", window.version);
                     self.wrong(cure::WINDOW, format!("{said}, with what was done since"));
@@ -390,6 +393,7 @@ impl Model<'_> {
                     let footer = read.ok().and_then(|bytes| NodePage::check(&bytes).ok());
                     let later = footer.filter(|footer| footer.version > self.pack.version);
                     if let Some(footer) = later {
+                        self.later = true;
                         let said = format!("checkpoint {} was there, and is lost", footer.version);
                         return self.wrong(cure::PACK, format!("{said}, with what was done since"));
                     }
@@ -406,6 +410,7 @@ impl Model<'_> {
                     continue;
                 };
                 let Ok(footer) = NodePage::check(&bytes) else { continue };
+                self.later |= footer.version > self.pack.version;
                 if footer.version != self.pack.version || footer.batch.number == 0 {
                     continue;
                 }

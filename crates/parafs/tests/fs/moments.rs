@@ -883,6 +883,132 @@ fn a_page_that_can_not_be_read_stops_no_cleaning() {
     });
 }
 
+/// A node of a file can't be read that is to be cut: an unmount writes what others have done, and the next
+/// mount gives them.
+#[test]
+fn a_file_that_can_not_be_cut_stops_no_other() {
+    let device = ram(24, 1);
+    let before = device.clone();
+    let f = run(1, async move |cx| {
+        make(&cx, &before, 1).await;
+        let fs = mount(&cx, &before).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, FAR, &[7; 4096], now(&cx)).await.expect("room");
+        fs.unmount(&cx).await.expect("it is written");
+        f
+    });
+    let slow = Slow::new(device);
+    let is_beside = |at: &Lba| {
+        let page = slow.ram.content(*at);
+        let word = |n: usize| u32::from_le_bytes(page[4048 + n..][..4].try_into().expect("four"));
+        word(40) == u32::from_le_bytes(*b"pNOD") && word(4) == f && word(8) > 0
+    };
+    let sectors = (slow.log.get()..slow.ram.info().capacity).map(Lba::new);
+    let lost: Vec<Lba> = sectors.filter(is_beside).collect();
+    assert!(!lost.is_empty());
+    *slow.lost.lock() = lost;
+    let after = slow.clone();
+    run(2, async move |cx| {
+        let fs = Fs::mount(&cx, Medium::Linear(slow), small()).await.expect("it is mounted").0;
+        let cut = fs.truncate(&cx, f, 10, now(&cx)).await;
+        assert!(matches!(cut, Err(FsError::Io(_))), "{cut:?}");
+        let g = create(&cx, &fs, ROOT, "g", FILE).await.ino;
+        fs.write(&cx, g, 0, &[8; 9000], now(&cx)).await.expect("room");
+        fs.unmount(&cx).await.expect("all else is written");
+    });
+    run(3, async move |cx| {
+        let mounted = Fs::mount(&cx, Medium::Linear(after), small()).await;
+        let fs = mounted.expect("all else goes on").0;
+        let g = fs.lookup(&cx, ROOT, b"g").await.expect("it is there").ino;
+        assert!(content(&cx, &fs, g).await == [8; 9000]);
+        fs.unmount(&cx).await.expect("it is written");
+    });
+}
+
+/// A file's first bytes lie in its inode. While an fsync of it waits for another one, somebody writes behind
+/// what an inode holds: the bytes go to a page, which is durable with the next checkpoint.
+#[test]
+fn an_fsync_names_no_page_that_goes_along_later() {
+    for seed in 0..40 {
+        let device = ram(12, seed);
+        let (theirs, after) = (device.clone(), device.clone());
+        let clock = Virtual::new(1, seed, CostTable::zero());
+        let cx = clock.cx();
+        let done = clock.run(async move {
+            make(&cx, &theirs, 1).await;
+            let fs = mount(&cx, &theirs).await;
+            let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.write(&cx, f, 0, b"hello", now(&cx)).await.expect("room");
+            fs.sync(&cx).await.expect("it is written");
+            fs.write(&cx, f, 0, b"HELLO", now(&cx)).await.expect("room");
+            let mut syncs = Vec::new();
+            for _ in 0..2 {
+                let (fs, its) = (fs.clone(), cx.clone());
+                syncs.push(cx.spawn_join(async move { fs.fsync(&its, f, false).await }));
+            }
+            cx.sleep(Ns::from_us(2 * seed)).await;
+            fs.write(&cx, f, 5000, b"more", now(&cx)).await.expect("room");
+            for sync in syncs {
+                sync.await.expect("it is written");
+            }
+        });
+        done.expect("it goes on");
+        drop(clock);
+        device.power_cut(Keep::Oldest);
+        run(seed, async move |cx| {
+            let fs = mount(&cx, &after).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            let mut found = [0; 5];
+            fs.read(&cx, f, 0, &mut found).await.expect("it is read");
+            assert_eq!(&found, b"HELLO", "{seed}");
+        });
+    }
+}
+
+/// A block device keeps what it had: nodes of the file system before lie in the log of a new one, with fsyncs
+/// of checkpoints that the new one will have, or has not had yet.
+#[test]
+fn an_older_file_system_is_no_news() {
+    for checkpoints in [0, 1, 2, 5, 30] {
+        let device = ram(12, 1);
+        let used = device.clone();
+        run(1, async move |cx| {
+            make(&cx, &used, 1).await;
+            let fs = mount(&cx, &used).await;
+            for i in 0..=checkpoints {
+                let old = create(&cx, &fs, ROOT, &format!("old{i}"), FILE).await.ino;
+                for _ in 0..20 {
+                    fs.write(&cx, old, 0, &[1; 20_000], now(&cx)).await.expect("room");
+                    fs.fsync(&cx, old, false).await.expect("it is written");
+                }
+                if i < checkpoints {
+                    fs.sync(&cx).await.expect("it is written");
+                }
+            }
+        });
+        let used = device.clone();
+        run(2, async move |cx| {
+            make(&cx, &used, 1).await;
+            let fs = mount(&cx, &used).await;
+            let new = create(&cx, &fs, ROOT, "new", FILE).await.ino;
+            fs.write(&cx, new, 0, &[2; 20_000], now(&cx)).await.expect("room");
+            fs.fsync(&cx, new, false).await.expect("it is written");
+        });
+        device.power_cut(Keep::Oldest);
+        run(3, async move |cx| {
+            let fs = mount(&cx, &device).await;
+            for i in 0..=checkpoints {
+                let old = fs.lookup(&cx, ROOT, format!("old{i}").as_bytes()).await;
+                assert_eq!(old.map(|_| ()), Err(FsError::NotFound), "{checkpoints}");
+            }
+            let new = fs.lookup(&cx, ROOT, b"new").await.expect("it is there").ino;
+            assert!(content(&cx, &fs, new).await == [2; 20_000], "{checkpoints}");
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+        });
+    }
+}
+
 /// Where pages lie that are full of this byte.
 fn device_pages(slow: &Slow, byte: u8) -> Vec<Lba> {
     let sectors = slow.ram.info().capacity;

@@ -874,6 +874,11 @@ fn windowless(seed: u64) -> Arc<Ram> {
         let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
         let ino = create(&cx, &fs, ROOT, "f", FILE).await.ino;
         fs.sync(&cx).await.expect("it is written");
+        // More than the segments have that the checkpoint's heads had.
+        for i in 0..100 {
+            fs.write(&cx, ino, 0, &text(i, 300), NOW).await.expect("room");
+            fs.fsync(&cx, ino, false).await.expect("it is written");
+        }
         // A page and a node beside the inode.
         for (at, content) in [(BEYOND, 1), (0, 2)] {
             fs.write(&cx, ino, at, &text(content, 300), NOW).await.expect("room");
@@ -882,13 +887,7 @@ fn windowless(seed: u64) -> Arc<Ram> {
     });
     let window = Image::on(contents(device.clone())).area(b"pWIN");
     assert!(!window.is_empty());
-    let used = device.clone();
-    run(seed, async move |cx| {
-        for at in window {
-            let io = Io::write(Lba::new(at), 1, true, &[0x55; SECTOR_BYTES]);
-            used.start(&cx, io).await.expect("it is written");
-        }
-    });
+    ruin(&device, window);
     device.power_cut(Keep::Oldest);
     device
 }
@@ -908,6 +907,91 @@ fn a_repair_without_a_window_that_is_cut_has_kept_what_was_durable() {
             }
         });
     }
+}
+
+/// Overwrites sectors of a device.
+fn ruin(device: &Arc<Ram>, sectors: Vec<u64>) {
+    let used = device.clone();
+    run(1, async move |cx| {
+        for at in sectors {
+            let io = Io::write(Lba::new(at), 1, true, &[0x55; SECTOR_BYTES]);
+            used.start(&cx, io).await.expect("it is written");
+        }
+    });
+}
+
+/// The last checkpoint is lost, and fsyncs behind it are there.
+fn outdated(seed: u64) -> Arc<Ram> {
+    let device = ram(26, seed);
+    let used = device.clone();
+    run(seed, async move |cx| {
+        let medium = Medium::Linear(used.clone());
+        make_on(&cx, medium.clone(), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let mut files = Vec::new();
+        for i in 0..SYNCED {
+            files.push(create(&cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
+        }
+        for turn in 0..3 {
+            fs.sync(&cx).await.expect("it is written");
+            for (i, ino) in files.iter().enumerate() {
+                fs.write(&cx, *ino, 0, &text((turn * SYNCED + i) as u64, 5000), NOW)
+                    .await
+                    .expect("room");
+                fs.fsync(&cx, *ino, false).await.expect("it is written");
+            }
+        }
+    });
+    device.power_cut(Keep::Oldest);
+    let at = Image::on(contents(device.clone())).pack(true).at;
+    ruin(&device, vec![at]);
+    device
+}
+
+#[test]
+fn a_repair_of_a_lost_checkpoint_that_is_cut_ends_sound() {
+    for seed in 0..40 {
+        repaired_twice(outdated, seed, async move |cx, fs| {
+            for i in 0..SYNCED {
+                let found = fs.lookup(cx, ROOT, format!("{i}").as_bytes()).await;
+                let ino = found.expect("it was made durable").ino;
+                let found = content(cx, fs, ino).await;
+                let is_its = |turn| found == text((turn * SYNCED + i) as u64, 5000);
+                assert!(found.is_empty() || (0..3).any(is_its), "{seed}: file {i}");
+            }
+        });
+    }
+}
+
+/// No checkpoint is left, so nodes are looked for in the log. Those of the file system that was there before are
+/// nobody's.
+#[test]
+fn nodes_of_an_older_file_system_are_not_found() {
+    let device = ram(26, 1);
+    let used = device.clone();
+    run(1, async move |cx| {
+        let medium = Medium::Linear(used);
+        for (files, name) in [(100, "old"), (1, "new")] {
+            make_on(&cx, medium.clone(), 1).await.expect("it is made");
+            let fs = Fs::mount(&cx, medium.clone(), small()).await.expect("it is mounted").0;
+            for i in 0..files {
+                let ino = create(&cx, &fs, ROOT, &format!("{name}{i}"), FILE).await.ino;
+                fs.write(&cx, ino, 0, &text(i, 5000), NOW).await.expect("room");
+                fs.sync(&cx).await.expect("it is written");
+            }
+            fs.unmount(&cx).await.expect("it is written");
+        }
+    });
+    let image = Image::on(contents(device.clone()));
+    ruin(&device, vec![image.pack(true).at, image.pack(false).at]);
+    run(2, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        assert_eq!((done.found, done.after.problems), (0, Vec::<String>::new()));
+        let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        let ino = fs.lookup(&cx, ROOT, b"new0").await.expect("it is there").ino;
+        assert!(content(&cx, &fs, ino).await == text(0, 5000));
+    });
 }
 
 /// Whoever writes a page that looks like a node gets no file by it, whatever is lost.
