@@ -203,6 +203,13 @@ fn a_wrong_figure_is_refused() {
     }
     let h = here();
     h.run("reproduce nothing.toml").refused(2, &["cannot read nothing.toml"]);
+    h.file(
+        "plain.toml",
+        "[device]\npreset = \"tiny\"\n[[target]]\nkind = \"pblk\"\n[[workload]]\nrw = \"write\"\n",
+    );
+    let done = h.run("reproduce plain.toml");
+    done.refused(2, &["this is an experiment, which `flashlane run` takes"]);
+    assert_eq!(done.err.lines().count(), 1, "{done:?}");
     h.run("reproduce lightnvm-fig8 --ci --full").refused(2, &["cannot be used with"]);
     h.run("reproduce lightnvm-fig8 --html - --json -").refused(2, &["both want"]);
 }

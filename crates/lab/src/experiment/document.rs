@@ -625,7 +625,17 @@ impl<'d> Section<'d> {
 
     /// A whole number in a range.
     pub fn number(&self, key: &str, least: u64, most: u64) -> Option<u64> {
+        // More is no number in TOML.
+        let most = most.min(i64::MAX as u64);
         let range = format!("a whole number from {least} to {most}");
+        if let Some(Value::Text(digits)) = self.item(key).map(|item| &item.value)
+            && digits.bytes().all(|b| b.is_ascii_digit())
+            && digits.parse::<u128>().map_or(true, |n| n > u128::from(most))
+            && !digits.is_empty()
+        {
+            self.complain(key, format!("`{key}` is {digits}, it must be {range}"));
+            return None;
+        }
         let number = self.pick(key, &range, |item| match item.value {
             Value::Int(n) => Some(n),
             _ => None,

@@ -205,6 +205,12 @@ impl FigureFile {
         let document = Document::parse(file, text, &[]).map_err(one)?;
         let base = Base::of(Path::new(file));
         let root = document.root();
+        if (root.has("target") || root.has("workload")) && !root.has("row") {
+            let says = "this is an experiment, which `flashlane run` takes; a figure has it below \
+                        [experiment], and [[grid]] and [[row]]";
+            root.complain("target", says);
+            return Err(ExperimentErrors(document.complaints()));
+        }
         let words = |key: &str| root.text(key).unwrap_or("").to_string();
         let sizes = sizes(&root);
         let figure = FigureFile {

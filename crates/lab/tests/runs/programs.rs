@@ -353,6 +353,7 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         ("workload.0.nthreads=2", &["unknown key `nthreads`"]),
         ("workload.0.transactions=0", &["from 1"]),
         ("workload.0.numjobs=0", &["from 1 to 256"]),
+        ("workload.0.ops=18446744073709551615", &["`ops` is 18446744073709551615", "from 1 to 9"]),
     ] {
         refused(POSTMARK, set, parts);
     }
