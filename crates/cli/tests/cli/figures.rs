@@ -209,7 +209,7 @@ fn a_wrong_figure_is_refused() {
     );
     let done = h.run("reproduce plain.toml");
     done.refused(2, &["this is an experiment, which `flashlane run` takes"]);
-    assert_eq!(done.err.lines().count(), 1, "{done:?}");
+    assert_eq!(done.err.matches("plain.toml").count(), 1, "{done:?}");
     h.run("reproduce lightnvm-fig8 --ci --full").refused(2, &["cannot be used with"]);
     h.run("reproduce lightnvm-fig8 --html - --json -").refused(2, &["both want"]);
 }
