@@ -257,8 +257,9 @@ impl Fs {
                 .await;
             let ended = match found {
                 Ok((0, _)) => {
-                    deleted += 1;
-                    self.delete(cx, Some(ino)).await
+                    let ended = self.delete(cx, Some(ino)).await;
+                    deleted += u32::from(ended.is_ok());
+                    ended
                 }
                 Ok((_, pages)) => {
                     self.lock().cuts.insert(ino);

@@ -2,9 +2,9 @@
 //!
 //! Owns: which fsyncs are whole, and what becomes of them. Promises: an fsync that was acknowledged
 //! is taken; one that was cut short is not, not even a part of it; a page that an fsync names has
-//! been written. Never: looks elsewhere than in what heads had and in the window (ParaFS paper, 3.2: "all written
-//! pages after last checkpoint fall in this window"), but for a repair that has none; or writes: the
-//! checkpoint behind it does.
+//! been written. Never: looks elsewhere than in what heads had and in the window (ParaFS paper, 3.2:
+//! "all written pages after last checkpoint fall in this window"), but for a repair that has none; or
+//! writes: the checkpoint behind it does.
 
 use crate::dir::Found;
 use crate::error::{FsError, Result};

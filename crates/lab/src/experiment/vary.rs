@@ -18,7 +18,7 @@ pub struct Vary {
 }
 
 impl Vary {
-    /// `KEY=V1,V2,...`, as the command line has it; what is none is told how to be written.
+    /// `KEY=V1,V2,...`, as the command line has it. `usage` answers what is written otherwise.
     pub fn parse(text: &str, usage: &str) -> Result<Vary, String> {
         let (key, values) = text.split_once('=').ok_or_else(|| usage.to_string())?;
         // As TOML if it is some, with commas inside of strings; bare words if not.

@@ -247,7 +247,8 @@ impl Model<'_> {
         if self.pack.version == u64::MAX {
             // No checkpoint: this one follows all that was found.
             let footers = self.nodes.values().filter_map(|n| NodePage::check(&n.bytes).ok());
-            self.pack.version = footers.map(|footer| footer.version + 1).max().unwrap_or(0) + 1;
+            self.pack.version =
+                footers.map(|footer| footer.version + 1).max().unwrap_or(self.sb.first_version) + 1;
             let inodes = self.nodes.values().filter(|node| node.is_inode());
             let newest = inodes.map(|node| Inode::decode(&node.bytes).generation).max();
             self.pack.generation = newest.unwrap_or(0).wrapping_add(1);

@@ -800,20 +800,25 @@ fn a_repair_that_is_cut_is_begun_anew() {
     }
 }
 
+/// A new file system on a device, and files in it that no checkpoint has.
+async fn with_files(cx: &Cx, device: &Arc<Ram>) -> (Arc<Fs>, Vec<u32>) {
+    let medium = Medium::Linear(device.clone());
+    make_on(cx, medium.clone(), 1).await.expect("it is made");
+    let fs = Fs::mount(cx, medium, small()).await.expect("it is mounted").0;
+    let mut files = Vec::new();
+    for i in 0..SYNCED {
+        files.push(create(cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
+    }
+    (fs, files)
+}
+
 /// Files whose fsyncs lie in a segment that a head had next at the checkpoint, and in others that the
-/// window names; and a superblock that lost
-/// a copy. A repair writes as many nodes again.
+/// window names; and a superblock that lost a copy. A repair writes as many nodes again.
 fn synced(seed: u64) -> Arc<Ram> {
     let device = ram(26, seed);
     let used = device.clone();
     run(seed, async move |cx| {
-        let medium = Medium::Linear(used.clone());
-        make_on(&cx, medium.clone(), 1).await.expect("it is made");
-        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
-        let mut files = Vec::new();
-        for i in 0..SYNCED {
-            files.push(create(&cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
-        }
+        let (fs, files) = with_files(&cx, &used).await;
         // The head of nodes gets two segments, and has one of them left at the checkpoint.
         for upto in [SYNCED / 6, SYNCED] {
             fs.sync(&cx).await.expect("it is written");
@@ -925,13 +930,7 @@ fn outdated(seed: u64) -> Arc<Ram> {
     let device = ram(26, seed);
     let used = device.clone();
     run(seed, async move |cx| {
-        let medium = Medium::Linear(used.clone());
-        make_on(&cx, medium.clone(), 1).await.expect("it is made");
-        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
-        let mut files = Vec::new();
-        for i in 0..SYNCED {
-            files.push(create(&cx, &fs, ROOT, &format!("{i}"), FILE).await.ino);
-        }
+        let (fs, files) = with_files(&cx, &used).await;
         for turn in 0..3 {
             fs.sync(&cx).await.expect("it is written");
             for (i, ino) in files.iter().enumerate() {
