@@ -250,6 +250,7 @@ impl State {
         self.nat_copies.clone_from(&m.pack.nat_copies);
         self.sit_copies.clone_from(&m.pack.sit_copies);
         (self.batches, self.batch_nodes, self.window_used) = (0, 0, 0);
+        self.synced.clear();
         self.window.clear();
         for (segment, owners, _) in &m.summaries {
             self.segments.saved(*segment, *owners);

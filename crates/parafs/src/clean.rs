@@ -48,12 +48,18 @@ enum Moved {
 }
 
 impl State {
+    /// Nodes that fsyncs have written since the last checkpoint. A mount behind a power cut makes all
+    /// of them dirty, and its checkpoint has to have room for them.
+    fn nodes_of_mount(&self) -> u64 {
+        if mutant!("parafs.mount-unprovided") { 0 } else { self.synced.len() as u64 }
+    }
+
     /// Free segments that are kept for the next checkpoint: twice what it takes for the nodes that are
-    /// dirty now, because more become dirty until then.
+    /// dirty now, because more become dirty until then, and what it takes for those of a mount.
     pub(crate) fn free_for_nodes(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let dirty = self.dirty_nodes.len() as u64 + 16;
-        (2 * dirty).div_ceil(pages) as u32
+        (2 * dirty + self.nodes_of_mount()).div_ceil(pages) as u32
     }
 
     /// Free segments that nobody takes who is not cleaning: those, and what cleaning moves to.
@@ -65,7 +71,8 @@ impl State {
     /// cleaning makes dirty.
     pub(crate) fn free_for_checkpoint(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        1 + (self.dirty_nodes.len() as u64 + 32).div_ceil(pages) as u32
+        let nodes = self.dirty_nodes.len() as u64 + 32 + self.nodes_of_mount();
+        1 + nodes.div_ceil(pages) as u32
     }
 
     /// There is room for what the next checkpoint writes, and for one node more. A heat that has a
@@ -219,7 +226,7 @@ impl State {
     pub(crate) fn movable(&self, kept: u32) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
-        free.saturating_sub(self.dirty_nodes.len() as u64) / 2
+        free.saturating_sub(self.dirty_nodes.len() as u64 + self.nodes_of_mount()) / 2
     }
 
     /// Of the regions that have less than their share of `wanted` free segments, those that are cleaned

@@ -127,6 +127,8 @@ pub(crate) struct State {
     /// fsyncs since then, and the nodes that they have written: a mount has to find them.
     pub(crate) batches: u32,
     pub(crate) batch_nodes: u64,
+    /// Those nodes, each once: a mount that finds them makes all of them dirty.
+    pub(crate) synced: BTreeSet<Nid>,
     /// Writes of nodes under way.
     pub(crate) nodes_in_flight: u32,
     /// Pages of files on their way: the node that names each is about to become dirty.
@@ -202,6 +204,7 @@ impl State {
             trims: 0,
             batches: 0,
             batch_nodes: 0,
+            synced: BTreeSet::new(),
             nodes_in_flight: 0,
             pages_in_flight: 0,
             pages_moving: 0,

@@ -206,6 +206,7 @@ impl State {
         if !seen.is_empty() {
             self.segments.reserve(Heat::WarmNode, seen.len() as u64, self.kept_from_all())?;
             self.batches += 1;
+            self.synced.extend(seen.iter().map(|node| node.nid));
         }
         let whole = Batch { number: self.batches, nodes: seen.len() as u32 };
         let version = self.version;
@@ -447,10 +448,6 @@ impl Fs {
             s.stats.fsyncs += 1;
         }
         self.write_range(cx, ino, 0..u64::MAX).await?;
-        if self.with(cx, |s| s.is_bound(ino)).await? {
-            self.lock().stats.fsync_checkpoints += 1;
-            return self.checkpoint(cx).await;
-        }
         for _ in 1..TRIES {
             match self.sync_nodes(cx, ino, data_only).await {
                 Err(FsError::Io(_)) => {}
@@ -485,10 +482,14 @@ impl Fs {
         loop {
             // What a checkpoint has under way is clean, and not there yet. A page that goes along with one
             // is named by it alone, and others may have made one since this fsync wrote its pages.
-            let see = |s: &mut State| match s.checkpointing {
-                true => Ok(None),
-                false if s.leaves_along(ino) && !mutant!("parafs.along-later") => Ok(Some(None)),
-                false => Ok(Some(Some((s.version, s.see(ino, data_only)?)))),
+            let see = |s: &mut State| {
+                let waits = s.checkpointing;
+                let leaves = s.leaves_along(ino) && !mutant!("parafs.along-later");
+                Ok(match () {
+                    () if waits => None,
+                    () if leaves || s.is_bound(ino)? => Some(None),
+                    () => Some(Some((s.version, s.see(ino, data_only)?))),
+                })
             };
             let (version, mut seen) = match self.with(cx, see).await? {
                 Some(Some(seen)) => seen,
@@ -509,7 +510,6 @@ impl Fs {
                     continue;
                 }
             }
-            self.changed.wait(cx, || !self.lock().checkpointing).await;
             let begun = self
                 .with(cx, |s| {
                     if !mutant!("parafs.fsync-of-read-only") {

@@ -6,7 +6,8 @@ use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
-    DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound,
+    DIR, FILE, Store, content, create, make, make_on, mount, mount_with, new, now, ram, run, small,
+    sound, sound_on,
 };
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
@@ -1017,4 +1018,48 @@ fn an_older_file_system_is_no_news() {
 fn device_pages(slow: &Slow, byte: u8) -> Vec<Lba> {
     let sectors = slow.ram.info().capacity;
     (slow.log.get()..sectors).map(Lba::new).filter(|at| slow.ram.holds(*at, byte)).collect()
+}
+
+/// Nodes of fsyncs are clean, and a mount behind a cut makes all of them dirty: there is room for as many
+/// as may be found.
+#[test]
+fn what_fsyncs_have_written_has_room_in_a_mount() {
+    const FILES: u32 = 3000;
+    for synced in (200..=FILES).step_by(200) {
+        let store = Store::flash(16, 40, "", 1);
+        let before = store.clone();
+        let at = run(1, async move |cx| {
+            let medium = before.create(&cx).await;
+            make_on(&cx, medium.clone(), 2).await.expect("it is large enough");
+            let fs = mount_with(&cx, &medium, Options::default()).await;
+            let mut files = Vec::new();
+            for i in 0..FILES {
+                files.push(create(&cx, &fs, ROOT, &format!("f{i}"), FILE).await.ino);
+            }
+            let (full, mut at) = (create(&cx, &fs, ROOT, "full", FILE).await.ino, 0);
+            while fs.space().free > 2400 {
+                fs.write(&cx, full, at, &[1; 65_536], now(&cx)).await.expect("room");
+                at += 65_536;
+            }
+            fs.sync(&cx).await.expect("it is written");
+            for f in &files[..synced as usize] {
+                fs.write(&cx, *f, 0, b"new", now(&cx)).await.expect("it is in the inode");
+                fs.fsync(&cx, *f, false).await.expect("it is written");
+            }
+            cx.now()
+        });
+        store.cut(at, &mut Rng::stream(1, "cut", 0)).expect("no rule was broken");
+        run(2, async move |cx| {
+            let medium = store.medium(&cx).await;
+            let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
+            let (fs, _) = mounted.unwrap_or_else(|e| panic!("behind {synced} fsyncs: {e}"));
+            for i in 0..synced {
+                let f =
+                    fs.lookup(&cx, ROOT, format!("f{i}").as_bytes()).await.expect("it is there");
+                assert!(content(&cx, &fs, f.ino).await == b"new", "f{i} of {synced}");
+            }
+            fs.unmount(&cx).await.expect("it is written");
+            sound_on(&cx, &medium).await;
+        });
+    }
 }
