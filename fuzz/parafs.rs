@@ -69,7 +69,8 @@ fn strike(device: &Overlay, change: &[u8]) {
                 sector[4..8].copy_from_slice(&sum.to_le_bytes());
             }
             false => {
-                let sum = crc32c(&sector[..end]);
+                let seed = crc32c(&device.sector(0)[16..32]);
+                let sum = crc32c_append(seed, &sector[..end]);
                 sector[end..].copy_from_slice(&sum.to_le_bytes());
             }
         }

@@ -262,7 +262,7 @@ impl View<'_> {
         }
         let bytes = self.read_page(entry.addr).await?;
         let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
-        let footer = NodePage::check(&bytes).map_err(said)?;
+        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
         Ok((entry, footer, bytes))
     }
 

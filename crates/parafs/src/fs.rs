@@ -267,7 +267,7 @@ impl Fs {
         }
         read?;
         let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
-        let footer = NodePage::check(&bytes).map_err(said)?;
+        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
         if (footer.nid, footer.ino) != (nid, entry.ino) {
             let found = format!("node {} of file {}", footer.nid, footer.ino);
             let wanted = format!("node {nid} of file {}", entry.ino);

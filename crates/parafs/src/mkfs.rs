@@ -110,6 +110,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let reserved_segments = reserved(&layout, medium.lanes(&layout)) + make.spare_segments;
     let sb = Superblock {
         layout,
+        seeded: true,
         linear: medium.is_linear(),
         uuid: make.uuid,
         label: make.label.clone(),

@@ -7,8 +7,8 @@
 use crate::channels::Channels;
 use crate::error::{FsError, Result};
 use crate::format::{
-    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, SECTOR, SIT_JOURNAL, SegmentEntry,
-    SitSector, Superblock, WindowSector,
+    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, NodePage, Pack, ROOT, SECTOR, SIT_JOURNAL,
+    SegmentEntry, SitSector, Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::Medium;
@@ -70,21 +70,39 @@ pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
     Err(why)
 }
 
-/// The superblock that leads to a checkpoint, and that checkpoint: of two copies that are whole one
-/// may say what is not so.
+/// The superblock that leads to a checkpoint and to its root, and that checkpoint: of two copies that
+/// are whole one may say what is not so. Where neither leads to a root the first one counts.
 pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
-    let (mut first, mut why) = (None, FsError::NotFound);
+    let (mut rootless, mut first, mut why) = (None, None, FsError::NotFound);
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => match newest_pack(cx, medium, &sb.layout).await {
-                Ok(pack) => return Ok((sb, pack)),
+                Ok(pack) if has_root(cx, medium, &sb, &pack).await => return Ok((sb, pack)),
+                Ok(pack) => rootless = rootless.or(Some((sb, pack))),
                 Err(e) => first = first.or(Some(e)),
             },
             Err(FsError::NotFound) => {}
             Err(e) => why = e,
         }
     }
-    Err(first.unwrap_or(why))
+    rootless.ok_or(first.unwrap_or(why))
+}
+
+/// A checkpoint leads to the node of the root, and that is one of this file system.
+async fn has_root(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> bool {
+    let beside = pack.nat.iter().find(|(nid, _)| *nid == ROOT);
+    let entry = match beside {
+        Some((_, entry)) => *entry,
+        None => match nat_sector(cx, medium, &sb.layout, pack, 0).await {
+            Ok(sector) => sector.0[ROOT as usize],
+            Err(_) => return false,
+        },
+    };
+    let mut bytes = vec![0; sb.layout.shape.page_bytes()];
+    let there = sb.layout.has(entry.addr);
+    there
+        && medium.read(cx, &sb.layout, entry.addr, &mut bytes).await.is_ok()
+        && NodePage::check(&bytes, sb.node_seed()).is_ok_and(|footer| footer.nid == ROOT)
 }
 
 /// A checkpoint in one of both places.

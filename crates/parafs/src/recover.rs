@@ -217,7 +217,7 @@ async fn nodes_in(
             *pages_read += 1;
             // What can't be read was being written when the power went.
             let Ok(bytes) = read.await else { continue };
-            let Ok(footer) = NodePage::check(&bytes) else { continue };
+            let Ok(footer) = NodePage::check(&bytes, fs.sb.node_seed()) else { continue };
             let is_mutant = mutant!("parafs.lost-checkpoint");
             if footer.version > version && how == Look::Mount && !is_mutant {
                 return Err(lost(footer.version));

@@ -67,6 +67,8 @@ pub(crate) type Step<T> = Result<T, Stop>;
 
 pub(crate) struct State {
     pub(crate) layout: Layout,
+    /// See [`Superblock::node_seed`].
+    pub(crate) node_seed: u32,
     pub(crate) tree: Tree,
     pub(crate) slots: Slots,
     pub(crate) segments: Segments,
@@ -170,6 +172,7 @@ impl State {
         let shape = layout.shape;
         let data = u64::from(shape.segments() - sb.reserved_segments);
         State {
+            node_seed: sb.node_seed(),
             tree: Tree::of(shape.page_bytes()),
             slots: Slots::of(shape.page_bytes()),
             segments,

@@ -229,7 +229,8 @@ impl State {
         if let Some(inode) = &inode {
             inode.encode(&mut bytes);
         }
-        NodePage::seal(&mut bytes, &Footer { nid, ino: node.ino, ofs: node.ofs, version, batch });
+        let footer = Footer { nid, ino: node.ino, ofs: node.ofs, version, batch };
+        NodePage::seal(&mut bytes, &footer, self.node_seed);
         Ok(Sent { addr, content: Arc::new(bytes) })
     }
 
@@ -258,7 +259,7 @@ impl State {
         if let Some(inode) = &node.inode {
             inode.encode(bytes);
         }
-        NodePage::seal(bytes, &Footer { nid, ino, ofs, version, batch });
+        NodePage::seal(bytes, &Footer { nid, ino, ofs, version, batch }, self.node_seed);
         self.cold_nodes.remove(&nid);
         node.dirty = Dirty::Clean;
         node.in_flight += 1;

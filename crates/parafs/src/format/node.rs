@@ -9,7 +9,7 @@
 //! address table, so a node that moves changes nothing in its parent.
 
 use super::{Addr, FormatError, Nid, VERSION_MAX, get16, get32, get64, put, put16, put32, put64};
-use flashlane_base::crc32c;
+use flashlane_base::crc32c_append;
 use smallvec::SmallVec;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pNOD");
@@ -70,8 +70,8 @@ pub(crate) struct Footer {
 pub(crate) struct NodePage;
 
 impl NodePage {
-    /// Writes footer and checksum.
-    pub(crate) fn seal(bytes: &mut [u8], footer: &Footer) {
+    /// Writes footer and checksum, which begins with `seed` ([`super::Superblock::node_seed`]).
+    pub(crate) fn seal(bytes: &mut [u8], footer: &Footer, seed: u32) {
         let at = bytes.len() - FOOTER;
         put32(bytes, at, footer.nid);
         put32(bytes, at + 4, footer.ino);
@@ -80,19 +80,19 @@ impl NodePage {
         put64(bytes, at + 16, footer.version);
         put32(bytes, at + 24, footer.batch.nodes);
         put32(bytes, at + 40, MAGIC);
-        let sum = sum(bytes);
+        let sum = sum(bytes, seed);
         put32(bytes, at + 44, sum);
     }
 
-    /// What it says of itself, if it is whole.
-    pub(crate) fn check(bytes: &[u8]) -> Result<Footer, FormatError> {
+    /// What it says of itself, if it is whole, and one of this file system.
+    pub(crate) fn check(bytes: &[u8], seed: u32) -> Result<Footer, FormatError> {
         let Some(at) = bytes.len().checked_sub(FOOTER) else {
             return Err(FormatError::Magic(WHAT));
         };
         if get32(bytes, at + 40) != MAGIC {
             return Err(FormatError::Magic(WHAT));
         }
-        if get32(bytes, at + 44) != sum(bytes) {
+        if get32(bytes, at + 44) != sum(bytes, seed) {
             return Err(FormatError::Checksum(WHAT));
         }
         let version = get64(bytes, at + 16);
@@ -159,8 +159,8 @@ impl NodePage {
     }
 }
 
-fn sum(bytes: &[u8]) -> u32 {
-    crc32c(&bytes[..bytes.len() - 4])
+fn sum(bytes: &[u8], seed: u32) -> u32 {
+    crc32c_append(seed, &bytes[..bytes.len() - 4])
 }
 
 /// A time: seconds since 1970, and nanoseconds.
@@ -421,15 +421,17 @@ mod tests {
             batch: Batch { number: 9, nodes: 2 },
         };
         let mut page = vec![1; 8192];
-        NodePage::seal(&mut page, &footer);
-        assert_eq!(NodePage::check(&page), Ok(footer));
+        NodePage::seal(&mut page, &footer, 7);
+        assert_eq!(NodePage::check(&page, 7), Ok(footer));
+        let other = NodePage::check(&page, 8);
+        assert_eq!(other, Err(FormatError::Checksum(WHAT)), "of another file system");
         for at in [0, 100, 8191, 8150, 8160] {
             let mut torn = page.clone();
             torn[at] ^= 4;
-            assert!(NodePage::check(&torn).is_err(), "{at}");
+            assert!(NodePage::check(&torn, 7).is_err(), "{at}");
         }
-        assert_eq!(NodePage::check(&[0; 4096]), Err(FormatError::Magic(WHAT)));
-        assert_eq!(NodePage::check(&[0; 7]), Err(FormatError::Magic(WHAT)));
+        assert_eq!(NodePage::check(&[0; 4096], 7), Err(FormatError::Magic(WHAT)));
+        assert_eq!(NodePage::check(&[0; 7], 7), Err(FormatError::Magic(WHAT)));
     }
 
     #[test]

@@ -5,10 +5,13 @@
 
 use super::layout::{Layout, Shape};
 use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
+use flashlane_base::{crc32c, mutant};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
-/// Another minor version can be read, another major one can't.
-const MAJOR: u32 = 1;
+/// Another minor version can be read, and this major one and the one before.
+const MAJOR: u32 = 2;
+/// Sums of nodes begin with nothing there.
+const MAJOR_UNSEEDED: u32 = 1;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
 const FIRST_VERSION: usize = 136;
@@ -18,6 +21,8 @@ pub(crate) const LABEL: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) layout: Layout,
+    /// The sums of nodes begin with the identity ([`Superblock::node_seed`]).
+    pub(crate) seeded: bool,
     /// No in-place region: the first sectors of a block device are it.
     pub(crate) linear: bool,
     pub(crate) uuid: [u8; 16],
@@ -35,10 +40,16 @@ impl Superblock {
     /// Between the first versions of two file systems, at least.
     pub(crate) const VERSIONS: u64 = 1 << 20;
 
+    /// What the sum of each node begins with: a page of a file that looks like a node, and a node of
+    /// another file system, have other sums.
+    pub(crate) fn node_seed(&self) -> u32 {
+        if self.seeded && !mutant!("parafs.nodes-of-anybody") { crc32c(&self.uuid) } else { 0 }
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; SECTOR];
         let shape = &self.layout.shape;
-        put32(&mut bytes, 8, MAJOR);
+        put32(&mut bytes, 8, if self.seeded { MAJOR } else { MAJOR_UNSEEDED });
         put32(&mut bytes, 12, MINOR);
         put(&mut bytes, 16, &self.uuid);
         put32(&mut bytes, 32, shape.regions);
@@ -59,10 +70,11 @@ impl Superblock {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
         head::check(bytes, MAGIC, WHAT)?;
-        match get32(bytes, 8) {
-            MAJOR => {}
+        let seeded = match get32(bytes, 8) {
+            MAJOR => true,
+            MAJOR_UNSEEDED => false,
             found => return Err(FormatError::Version { what: WHAT, found, known: MAJOR }),
-        }
+        };
         let shape = Shape {
             regions: get32(bytes, 32),
             region_segments: get32(bytes, 36),
@@ -85,6 +97,7 @@ impl Superblock {
         let label = (get32(bytes, 68) as usize).min(LABEL);
         Ok(Superblock {
             layout,
+            seeded,
             linear: words & 1 == 1,
             uuid: bytes[16..32].try_into().unwrap_or_default(),
             label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
@@ -105,6 +118,7 @@ mod tests {
     fn any() -> Superblock {
         Superblock {
             layout: Layout::plan_linear(65_536, 1, 64).expect("it fits"),
+            seeded: true,
             linear: true,
             uuid: [7; 16],
             label: "home".into(),
@@ -119,7 +133,9 @@ mod tests {
         let s = any();
         let bytes = s.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(s));
-        for (at, value) in [(8, 2), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+        let older = Superblock { seeded: false, ..any() };
+        assert_eq!(Superblock::decode(&older.encode()), Ok(older));
+        for (at, value) in [(8, 3), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
             let mut bad = bytes.clone();
             put32(&mut bad, at, value);
             assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));

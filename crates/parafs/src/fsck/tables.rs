@@ -8,8 +8,8 @@
 use super::{Found, Model, cure};
 use crate::error::FsError;
 use crate::format::{
-    Addr, Footer, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SECTOR, SegmentEntry,
-    SitSector, SummarySector, WindowSector,
+    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SECTOR,
+    SegmentEntry, SitSector, SummarySector, WindowSector,
 };
 use crate::fs::bit;
 use crate::mount;
@@ -138,6 +138,11 @@ impl Model<'_> {
         }
     }
 
+    /// What a node says of itself, if it is whole.
+    fn footer(&self, bytes: &[u8]) -> Result<Footer, FormatError> {
+        NodePage::check(bytes, self.sb.node_seed())
+    }
+
     /// Nodes where the table has them.
     pub(super) async fn read_nodes(&mut self) {
         for nid in 0..self.nat.len() as u32 {
@@ -148,7 +153,7 @@ impl Model<'_> {
             let why = match self.read_page(entry.addr).await {
                 _ if nid == 0 => "there can't be a node 0".into(),
                 Err(e) => format!("node {nid} can't be read: {}", e.why()),
-                Ok(bytes) => match NodePage::check(&bytes) {
+                Ok(bytes) => match self.footer(&bytes) {
                     Err(e) => format!("node {nid} at page {}: {e}", entry.addr.0),
                     Ok(footer) if (footer.nid, footer.ino) == (nid, entry.ino) => {
                         if footer.version >= self.pack.version {
@@ -175,7 +180,7 @@ impl Model<'_> {
         let (ino, ofs) = (footer.ino, footer.ofs);
         // Of two with one number in a file the one that was written later counts.
         if let Some(other) = self.files.get(&(ino, ofs)).copied() {
-            let before = self.nodes.get(&other).map(|node| NodePage::check(&node.bytes));
+            let before = self.nodes.get(&other).map(|node| self.footer(&node.bytes));
             let older = matches!(before, Some(Ok(before)) if before.version < footer.version);
             let said = format!("nodes {other} and {nid} of file {ino} are both number {ofs}");
             self.wrong(cure::NODE_DELETED, said);
@@ -212,7 +217,7 @@ impl Model<'_> {
                     continue;
                 }
                 let Ok(bytes) = self.read_page(addr).await else { continue };
-                let Ok(footer) = NodePage::check(&bytes) else { continue };
+                let Ok(footer) = self.footer(&bytes) else { continue };
                 let Footer { nid, version, batch, .. } = footer;
                 let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
                 let wanted = sector || self.led_nowhere.contains(&nid) || known;
@@ -246,7 +251,7 @@ impl Model<'_> {
         }
         if self.pack.version == u64::MAX {
             // No checkpoint: this one follows all that was found.
-            let footers = self.nodes.values().filter_map(|n| NodePage::check(&n.bytes).ok());
+            let footers = self.nodes.values().filter_map(|n| self.footer(&n.bytes).ok());
             self.pack.version =
                 footers.map(|footer| footer.version + 1).max().unwrap_or(self.sb.first_version) + 1;
             let inodes = self.nodes.values().filter(|node| node.is_inode());
@@ -391,7 +396,7 @@ impl Model<'_> {
             for (segment, from) in head.open.into_iter().chain(next) {
                 for page in from..self.layout.shape.segment_pages {
                     let read = self.read_page(self.layout.addr(segment, page)).await;
-                    let footer = read.ok().and_then(|bytes| NodePage::check(&bytes).ok());
+                    let footer = read.ok().and_then(|bytes| self.footer(&bytes).ok());
                     let later = footer.filter(|footer| footer.version > self.pack.version);
                     if let Some(footer) = later {
                         self.later = true;
@@ -410,7 +415,7 @@ impl Model<'_> {
                 let Ok(bytes) = self.read_page(self.layout.addr(segment, page)).await else {
                     continue;
                 };
-                let Ok(footer) = NodePage::check(&bytes) else { continue };
+                let Ok(footer) = self.footer(&bytes) else { continue };
                 self.later |= footer.version > self.pack.version;
                 if footer.version != self.pack.version || footer.batch.number == 0 {
                     continue;

@@ -115,9 +115,7 @@ fn strike(rng: &mut Rng, image: &Image, left: Left, struck: &mut Struck) {
     if lie {
         struck.lies = true;
         if is_page {
-            let end = bytes.len() - 4;
-            let sum = crc32c(&bytes[..end]);
-            put32(&mut bytes, end, sum);
+            sound.seal_node(&mut bytes);
         } else {
             let sum = crc32c_append(crc32c(&bytes[..4]), &bytes[8..]);
             put32(&mut bytes, 4, sum);

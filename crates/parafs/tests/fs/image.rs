@@ -496,10 +496,17 @@ impl Image {
         let at = self.page_at(self.nat(nid).1);
         let mut page = self.device.sector(at);
         change(&mut page);
-        let end = page.len() - 4;
-        let sum = crc32c(&page[..end]);
-        put32(&mut page, end, sum);
+        self.seal_node(&mut page);
         self.device.put(at, page);
+    }
+
+    /// Writes the checksum of a node. It begins with the identity, but in the version before.
+    pub(crate) fn seal_node(&self, page: &mut [u8]) {
+        let superblock = self.device.sector(0);
+        let seed = if get32(&superblock, 8) == 1 { 0 } else { crc32c(&superblock[16..32]) };
+        let end = page.len() - 4;
+        let sum = crc32c_append(seed, &page[..end]);
+        put32(page, end, sum);
     }
 
     /// Nodes of a file: (number in its tree, node).

@@ -9,7 +9,7 @@ use super::image::{
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Medium, New, ROOT, Time, check, repair};
+use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Time, check, mkfs, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
@@ -115,9 +115,10 @@ fn superblocks(list: &mut List) {
         list.add(name("a bit of it"), &[], move |i| i.spoil(copy, |b| b[40] ^= 4));
         list.add(name("zeros"), &[], move |i| i.spoil(copy, |b| b.fill(0)));
         list.add(name("can't be read"), &[], move |i| i.device.lose(copy));
-        let fields: [(&str, usize, u32); 11] = [
+        let fields: [(&str, usize, u32); 12] = [
             ("magic", 0, 7),
-            ("major version", 8, 2),
+            ("major version", 8, 3),
+            ("the version before", 8, 1),
             ("identity", 16, 99),
             ("regions", 32, 2),
             ("segments of a region", 36, 60),
@@ -993,7 +994,77 @@ fn nodes_of_an_older_file_system_are_not_found() {
     });
 }
 
-/// Whoever writes a page that looks like a node gets no file by it, whatever is lost.
+/// A file holds the image of another file system, whose fsyncs are as old as its own. A repair that has to
+/// look everywhere takes none of them.
+#[test]
+fn nodes_of_another_file_system_are_not_found() {
+    let life = |uuid: u8, name: &'static str, content: Vec<u8>| {
+        let device = ram(12, 1);
+        let used = device.clone();
+        run(1, async move |cx| {
+            let medium = Medium::Linear(used);
+            let layout = medium.plan(1, 32).expect("it is large enough");
+            let make = Make { uuid: [uuid; 16], ..Make::default() };
+            mkfs(&cx, medium.clone(), layout, &make, NOW).await.expect("it is made");
+            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let ino = create(&cx, &fs, ROOT, name, FILE).await.ino;
+            fs.write(&cx, ino, 0, &content, NOW).await.expect("room");
+            fs.fsync(&cx, ino, false).await.expect("it is written");
+        });
+        device
+    };
+    let other = contents(life(9, "other", text(1, 5000)));
+    let is_node = |page: &&[u8]| get32(page, 4096 - 8) == u32::from_le_bytes(*b"pNOD");
+    let nodes: Vec<u8> = other.chunks(4096).filter(is_node).flatten().copied().collect();
+    assert!(nodes.len() >= 2 * 4096, "the root and a file");
+    let device = life(8, "copy", nodes.clone());
+    let window = Image::on(contents(device.clone())).area(b"pWIN");
+    assert!(!window.is_empty());
+    ruin(&device, window);
+    run(2, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        assert_eq!(done.after.problems, [""; 0]);
+        let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        let copy = fs.lookup(&cx, ROOT, b"copy").await.expect("it was made durable").ino;
+        assert!(content(&cx, &fs, copy).await == nodes);
+        assert_eq!(fs.lookup(&cx, ROOT, b"other").await.err(), Some(FsError::NotFound));
+    });
+}
+
+/// The version before had no identity in the sums of nodes.
+#[test]
+fn a_file_system_of_the_version_before_is_used_on() {
+    let image = Image::new(Left::InUse);
+    let device = image.device.clone();
+    for at in 0..2 {
+        image.change(at, |b| put32(b, 8, 1));
+    }
+    for at in 0..device.sectors() {
+        let mut page = device.sector(at);
+        if get32(&page, 4096 - 8) == u32::from_le_bytes(*b"pNOD") {
+            image.seal_node(&mut page);
+            device.put(at, page);
+        }
+    }
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        for again in [false, true] {
+            assert_eq!(check(&cx, &medium()).await.expect("it is one").problems, [""; 0]);
+            let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+            let touched = if again { &["/new"][..] } else { &[] };
+            compare(&look(&cx, &fs).await, Left::InUse, touched).expect("all is there");
+            if !again {
+                let new = create(&cx, &fs, ROOT, "new", FILE).await.ino;
+                fs.write(&cx, new, 0, &text(1, 5000), NOW).await.expect("room");
+                fs.fsync(&cx, new, false).await.expect("it is written");
+            }
+            fs.unmount(&cx).await.expect("it is written");
+        }
+    });
+}
+
+/// Whoever writes a page that looks like a node gets no file by it, whatever is lost, and whatever he knows.
 #[test]
 fn a_page_of_a_file_is_no_node() {
     let image = Image::new(Left::Unmounted);
@@ -1002,9 +1073,7 @@ fn a_page_of_a_file_is_no_node() {
     forged[1] = 0x8f;
     let version = get64(&image.device.sector(image.pack(true).at), 8);
     put64(&mut forged, 4096 - 32, version);
-    let end = forged.len() - 4;
-    let sum = crc32c(&forged[..end]);
-    put32(&mut forged, end, sum);
+    image.seal_node(&mut forged);
     let device = image.device;
     let used = device.clone();
     run(1, async move |cx| {
