@@ -18,8 +18,8 @@ torture() {
     echo "ok    flashlane torture $*: $cuts power cuts"
     sum=$((sum + cuts))
 }
-torture --mode linear --cuts 2 --effort 2 --from 0 --seeds 2
-torture --mode log --cuts 2 --effort 2 --from 100 --seeds 2
+torture --mode linear --cuts 2 --effort 2 --from 0 --seeds 1
+torture --mode log --cuts 2 --effort 2 --from 101 --seeds 2
 torture --mode linear --cuts 1 --effort 10 --from 200 --seeds 3
 if [ "$sum" -lt 20000 ]; then
     echo "cuts: $sum power cuts, not 20,000" >&2
