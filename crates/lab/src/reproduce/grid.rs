@@ -16,10 +16,10 @@ use crate::words::mb_per_s;
 use flashlane_base::Ns;
 
 /// One run.
-struct Part {
+pub(super) struct Part {
     series: String,
     at: Vec<(String, String)>,
-    experiment: Experiment,
+    pub(super) experiment: Experiment,
     course: Course,
 }
 
@@ -30,7 +30,7 @@ impl Part {
         Some(format!("{:?} {decides}", self.course))
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let places = self.at.iter().map(|(axis, value)| format!(", {axis} {value}"));
         self.series.clone() + &places.collect::<String>()
     }
@@ -42,10 +42,7 @@ pub(super) fn measure(
     way: &Way<'_>,
     points: &mut Points,
 ) -> Result<(), ReproduceError> {
-    let mut parts = Vec::new();
-    for grid in &file.grids {
-        parts_of(file, grid, &mut parts)?;
-    }
+    let parts = parts(file)?;
     let values =
         way.each(&parts, |part| way.known.get(part.description(), way.watch, || run(part, way)))?;
     for (part, found) in parts.into_iter().zip(values) {
@@ -55,6 +52,15 @@ pub(super) fn measure(
         }
     }
     Ok(())
+}
+
+/// All runs of a figure's grids.
+pub(super) fn parts(file: &FigureFile) -> Result<Vec<Part>, ReproduceError> {
+    let mut parts = Vec::new();
+    for grid in &file.grids {
+        parts_of(file, grid, &mut parts)?;
+    }
+    Ok(parts)
 }
 
 fn parts_of(file: &FigureFile, grid: &Grid, parts: &mut Vec<Part>) -> Result<(), ReproduceError> {

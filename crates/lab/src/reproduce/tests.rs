@@ -1,4 +1,6 @@
 use super::*;
+use crate::experiment::Target;
+use std::collections::BTreeSet;
 
 /// Each figure's file is complete, at every size.
 #[test]
@@ -13,6 +15,28 @@ fn every_figure_has_a_good_file() {
     let said = find("lightnvm-table2").map(|_| ()).unwrap_err().to_string();
     assert!(said.contains("did you mean `lightnvm-table1`"), "{said}");
     assert_eq!(find("all").unwrap().len(), FIGURES.len());
+}
+
+/// Every file system of every figure has room on its device at the full size. A run would say so behind
+/// an hour of others; those of the other sizes are soon there.
+#[test]
+fn every_file_system_of_a_figure_has_room() {
+    let mut looked_at = BTreeSet::new();
+    for figure in FIGURES {
+        let file = figure.file(Size::Full).expect("it is good");
+        for part in grid::parts(&file).expect("it is good") {
+            let of_files = |target: &&Target| target.fs.is_some();
+            let Some(target) = part.experiment.targets.iter().find(of_files) else { continue };
+            let (stack, fs) = (&target.stack, &target.fs);
+            // It is really made, so each once.
+            if !looked_at.insert(format!("{:?} {:?} {fs:?}", stack.device, stack.layers)) {
+                continue;
+            }
+            let problems = crate::check::check(&part.experiment).problems;
+            assert!(problems.is_empty(), "{}: {problems:?}", part.name());
+        }
+    }
+    assert!(looked_at.len() > 20, "{}", looked_at.len());
 }
 
 /// A size may say where what differs comes from there; others have what the file says.
