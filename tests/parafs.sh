@@ -19,11 +19,15 @@ refused "my.img" "$bin" mkfs my.img
 must "a drive" "$bin" drive create my.img --preset parafs --set geometry.channels=4 --set geometry.chunks_per_pu=64
 refused "no ParaFS file system" "$bin" mount my.img mnt
 must "mkfs" "$bin" mkfs my.img --label "a label"
+files=$("$bin" mkfs my.img --force --label "a label" | sed -n 's/.*, \([0-9.]*\) MiB of them for files.*/\1/p')
 refused "already (a label)" "$bin" mkfs my.img
 refused "no directory" "$bin" mount my.img my.img
 refused "nowhere" "$bin" mount my.img nowhere
 must "fsck of an empty one" "$bin" fsck my.img
 begin_or_skip
+size=$(df -k mnt | tail -n 1 | awk '{ print $2 / 1024 }')
+[ "$size" = "$files" ] || fail "mkfs says $files MiB for files, and df $size"
+refused "mounted there already" "$bin" mount my.img mnt
 refused "." "$bin" fsck my.img # it is in use
 mkdir mnt/d
 must "a copy" cp "$bin" mnt/d/program

@@ -262,6 +262,16 @@ fn sector_size(text: &str) -> Result<u32, String> {
     known.copied().ok_or_else(|| "a sector has 4096 or 512 bytes".into())
 }
 
+/// A seed that TOML can hold as well.
+fn run_seed_of(text: &str) -> Result<u64, String> {
+    let seed = text.parse().ok().filter(|seed| i64::try_from(*seed).is_ok());
+    seed.ok_or_else(|| "a seed is a whole number from 0 to 2^63 - 1".into())
+}
+
+fn seed_of(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a seed is a whole number from 0 to 2^64 - 1".into())
+}
+
 fn device_help() -> String {
     format!(
         "Device preset to run on: {}; a job file or a trace runs on {} without it",
@@ -290,12 +300,13 @@ pub(crate) struct What {
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Seed of every random stream, 0 to 2^63 - 1; 1 where nothing names another
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = run_seed_of)]
     seed: Option<u64>,
     /// Pack the places that a trace touches when it is larger than the device
     #[arg(long)]
     scale_to_device: bool,
-    /// Change a key of the experiment, `run.fill=100%` or `target.0.active_pus=4`; may be repeated
+    /// Change a key of the experiment, `run.fill=100%` or `target.0.active_pus=4`; may be repeated; targets
+    /// count as in the file, also where --target picks some of them
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -749,7 +760,8 @@ pub(crate) struct Filebench {
     #[arg(long, value_name = "SIZE", value_parser = bytes_of)]
     pub(crate) append_size: Option<Bytes>,
     /// Of the set of files and of what threads do
-    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(long, value_name = "SEED", default_value_t = 0, allow_negative_numbers = true,
+        value_parser = seed_of)]
     pub(crate) seed: u64,
     /// Make the files and end
     #[arg(long, conflicts_with_all = ["reuse", "for", "loops", "until_written"])]
@@ -818,7 +830,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "KEY=VALUE", requires = "file")]
     pub(crate) set: Vec<String>,
     /// Only this seed; with --cut or --lives only that one run of it
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["seconds", "seeds", "from"])]
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seconds", "seeds", "from"],
+        allow_negative_numbers = true, value_parser = seed_of)]
     pub(crate) seed: Option<u64>,
     /// Cut the power at this time of a life, in ns; may be repeated, one per life
     #[arg(long, value_name = "NS", requires = "seed",

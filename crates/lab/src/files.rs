@@ -17,7 +17,9 @@ use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, time_from};
-use flashlane_parafs::{Fs, FsError, Layout, Make, Medium, Options, check, mkfs, repair};
+use flashlane_parafs::{
+    Fs, FsError, Make, Medium, Options, Shape, check, mkfs, repair, segments_for_files,
+};
 pub use flashlane_parafs::{Recovered, Repaired, Report, Time, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use flashlane_serve::fuse::PlaceError;
@@ -157,6 +159,8 @@ pub struct Made {
     /// The target was made for it.
     pub new_target: bool,
     pub bytes: u64,
+    /// What files and their nodes can have of them.
+    pub for_files: u64,
     pub page_bytes: u64,
     pub regions: u32,
     pub segments: u32,
@@ -171,8 +175,10 @@ impl fmt::Display for Made {
         };
         write!(
             f,
-            "a file system of {} on target {} ({}{new}): pages of {}, {} segments in {over}",
+            "a file system of {}, {} of them for files, on target {} ({}{new}): pages of {}, {} segments \
+             in {over}",
             Bytes::new(self.bytes),
+            Bytes::new(self.for_files),
             self.target,
             self.kind,
             Bytes::new(self.page_bytes),
@@ -222,12 +228,14 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         // Nobody asked for it but for the file system. What kept that from being made matters more.
         let _ = verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() });
     }
-    let shape = made?.shape;
+    let (shape, for_files) = made?;
+    let segment_bytes = u64::from(shape.segment_pages) * shape.page_bytes() as u64;
     Ok(Made {
         target: on.name,
         kind,
         new_target,
         bytes: shape.pages() * shape.page_bytes() as u64,
+        for_files: u64::from(for_files) * segment_bytes,
         page_bytes: shape.page_bytes() as u64,
         regions: shape.regions,
         segments: shape.segments(),
@@ -255,7 +263,8 @@ fn no_room(place: String, tight: &Tight, stack: &Description) -> FilesError {
     FilesError::Room { place, says: room::says(tight, stack, &WANTED, (SEED, Reader::Drive)) }
 }
 
-fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<Layout, FilesError> {
+/// What was made: its shape, and the segments for files.
+fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32), FilesError> {
     let target = target(on, false)?;
     let stack = target.stack.clone();
     let (making, name) = (making.clone(), on.name.clone());
@@ -272,8 +281,9 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<Layout, Files
         }
         let (uid, gid) = making.owner;
         let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
+        let for_files = segments_for_files(&medium, &layout);
         mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
-        Ok(Ok(layout))
+        Ok(Ok((layout.shape, for_files)))
     })?;
     made.map_err(|tight| no_room(format!("target {}", on.name), &tight, &stack))
 }

@@ -4,6 +4,7 @@
 //! a device in memory. Never: touches the device or drive that it is about.
 
 use crate::stack::{medium, medium_of};
+use flashlane_base::{Geometry, SECTOR_BYTES};
 use flashlane_ftl::layer::Stop;
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::{SsdOptions, StoreKind};
@@ -49,17 +50,28 @@ pub(crate) enum Reader {
 
 impl Reader {
     /// That so many chunks of a PU are too few, and so many suffice.
-    fn larger(self, has: u32, suffice: u32) -> String {
+    fn larger(self, geo: &Geometry, suffice: u32) -> String {
+        let has = geo.chunks_per_pu;
         match self {
             Reader::Experiment => format!(
                 "the device has {has} chunks per PU, give it {suffice} (`[device.geometry] \
-                 chunks_per_pu = {suffice}`)"
+                 chunks_per_pu = {suffice}`, or `[device] capacity = \"{}\"` in its place)",
+                capacity(geo, suffice)
             ),
             Reader::Drive => format!(
                 "the drive has {has} chunks per PU, and {suffice} suffice: create a larger one \
                  (`flashlane drive create --set geometry.chunks_per_pu={suffice}`)"
             ),
         }
+    }
+}
+
+/// The capacity of a device with so many chunks per PU, as an experiment's file has it.
+fn capacity(geo: &Geometry, chunks: u32) -> String {
+    let sectors = geo.sectors() / u64::from(geo.chunks_per_pu) * u64::from(chunks);
+    match sectors * SECTOR_BYTES as u64 / 1024 {
+        kib if kib.is_multiple_of(1024) => format!("{}MiB", kib / 1024),
+        kib => format!("{kib}KiB"),
     }
 }
 
@@ -206,11 +218,11 @@ pub(crate) fn says(
         true => chunks_that_do(stack, wanted, seed),
         false => None,
     };
-    let has = stack.device.spec.geometry().chunks_per_pu;
+    let geo = stack.device.spec.geometry();
     let larger = match (chunks, reader) {
-        (Some(n), _) => reader.larger(has, n),
+        (Some(n), _) => reader.larger(&geo, n),
         (None, Reader::Experiment) => "give the device more chunks (`[device.geometry] \
-             chunks_per_pu`) or fewer channels"
+             chunks_per_pu`, or `capacity` under [device]) or fewer channels"
             .to_string(),
         (None, Reader::Drive) => "create a larger drive (`flashlane drive create --set \
              geometry.chunks_per_pu=...`), or one with fewer channels"
@@ -235,8 +247,8 @@ pub(crate) fn says_below(
     (seed, reader): (u64, Reader),
 ) -> Option<String> {
     let chunks = chunks_that_do(stack, wanted, seed).filter(|_| stack.chunks.is_none())?;
-    let has = stack.device.spec.geometry().chunks_per_pu;
-    Some(format!("it is too small for a file system: {}", reader.larger(has, chunks)))
+    let geo = stack.device.spec.geometry();
+    Some(format!("it is too small for a file system: {}", reader.larger(&geo, chunks)))
 }
 
 /// Does this from within a run: what is tried has a thread of its own.

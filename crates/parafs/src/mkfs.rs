@@ -43,8 +43,12 @@ fn reserved(layout: &Layout, lanes: u32) -> u32 {
 /// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where there is no
 /// room for files even without any.
 pub fn spare_most(medium: &Medium, layout: &Layout) -> Option<u32> {
-    let taken = reserved(layout, medium.lanes(layout)).saturating_add(FILES_LEAST);
-    layout.shape.segments().checked_sub(taken)
+    segments_for_files(medium, layout).checked_sub(FILES_LEAST)
+}
+
+/// Segments that files and their nodes can have, where none are spare but those that it needs.
+pub fn segments_for_files(medium: &Medium, layout: &Layout) -> u32 {
+    layout.shape.segments().saturating_sub(reserved(layout, medium.lanes(layout)))
 }
 
 /// Segments for files, at least.

@@ -143,7 +143,15 @@ fn source_of(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
     let mut file = File::open(path).with_context(describe)?;
     let mut first = [0u8; 1];
     // No experiment, job file or trace begins with a brace.
-    if file.read(&mut first).with_context(describe)? == 1 && first == *b"{" {
+    let some = file.read(&mut first).with_context(describe)? == 1;
+    if some && first == *b"<" {
+        bail!(
+            "{}: this is a page: compare reads the JSON of a run, write it with `flashlane run FILE \
+             --json OUT.json`",
+            path.display()
+        );
+    }
+    if some && first == *b"{" {
         let bytes = bounded::bytes(path, RESULT_BYTES_MAX).with_context(describe)?;
         let value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is no JSON result", path.display()))?;

@@ -99,6 +99,39 @@ fn an_experiment_is_told_which_key_would_do() {
     tortured.refused(2, &["target `parafs` has a file system", "--target parafs", "--policy"]);
 }
 
+/// What is wrong is said in the words of whoever wrote it.
+#[test]
+fn what_is_refused_names_its_own_keys() {
+    let h = here();
+    let sized = |capacity: &str| {
+        EXPERIMENT.replace(
+            "[device.geometry]\nchunks_per_pu = 128",
+            &format!("capacity = \"{capacity}\""),
+        )
+    };
+    h.file("small.toml", sized("1MiB"));
+    let done = h.run("check small.toml");
+    assert_eq!(done.code, 2, "{done:?}");
+    crate::harness::says(&done.err, &["`f2fs`", "too small for a file system", "capacity = \""]);
+    assert!(!done.err.contains("gc_low_water_lines"), "{}", done.err);
+    let (_, from) = done.err.split_once("capacity = \"").expect("the remedy is there");
+    h.file("e.toml", sized(from.split('"').next().unwrap_or_default()));
+    h.run("check e.toml --target parafs --set workload.0.number=2").good();
+    h.file("e.toml", EXPERIMENT);
+    let kind = h.run("check e.toml --set target.0.kind=pftl --set target.0.name=plain");
+    assert!(kind.err.contains("meta_percent"), "{}", kind.err);
+    h.file("e2.toml", EXPERIMENT.replace("spare_segments = 3\n", ""));
+    let kind = h.run("check e2.toml --set target.0.kind=sftl");
+    kind.refused(2, &["`files` needs a file system", "`parafs = true`"]);
+    h.run("drive create d.img --preset tiny --set geometry.chunks_per_pu=64").good();
+    h.run("lnvm create d.img -n mine -t pftl").good();
+    h.run("run e.toml --drive d.img").refused(2, &["a workload of files", "leave --drive out"]);
+    h.run("run e.toml --seed -1").refused(2, &["a whole number from 0 to 2^63 - 1"]);
+    h.run("torture --target pblk --seed -1").refused(2, &["a whole number from 0 to 2^64 - 1"]);
+    h.file("p.html", "<!doctype html>");
+    h.run("compare p.html").refused(2, &["p.html", "this is a page", "--json"]);
+}
+
 /// Targets of the experiment are picked as they are: by name, or by type where they have none.
 #[test]
 fn a_target_without_a_name_is_picked_by_its_type() {

@@ -364,6 +364,14 @@ fn check_config(
     }
     let percent = config.over_provisioning_percent as u64;
     within("over_provisioning_percent", percent, 1, 90)?;
+    if main.stripes() < 2 {
+        // No number of lines would do.
+        let usable = main.lines.len() as u64 * u64::from(main.line_sectors);
+        let capacity = usable * 100u64.saturating_sub(percent) / 100;
+        let needed = SPARE_LINES_MIN * main.stripe_sectors() as u64;
+        let spare = usable - capacity;
+        return Err(CreateError::TooSmall { capacity, usable, spare, needed });
+    }
     let water = config.gc_low_water_lines as u64;
     within("gc_low_water_lines", water, 2, u64::from(main.stripes()))?;
     let all_units = layout.positions as u64 * main.unit as u64;

@@ -32,6 +32,7 @@ const SPARE_BLOCKS_MIN: u32 = 2;
 #[serde(default, deny_unknown_fields)]
 pub struct SftlConfig {
     /// Share of each PU's chunks that is page-mapped, in percent, 1 to 50; more where its FTL needs more.
+    /// A file system that needs more still does not take it: it is refused, with the percent that would do.
     pub meta_percent: u32,
     /// Share of the other chunks that is spare for bad blocks, in percent, 0 to 50; two blocks of each
     /// channel at least.

@@ -154,6 +154,8 @@ pub struct Document {
     text: String,
     changes: Vec<Change>,
     root: BTreeMap<String, Item>,
+    /// Of the targets that `--target` has picked, their places in the file.
+    picked: Option<Vec<usize>>,
     complaints: RefCell<Vec<(At, String)>>,
 }
 
@@ -183,7 +185,8 @@ impl Document {
     /// What a file stands for that is no TOML.
     pub fn of(file: &str, root: BTreeMap<String, Item>) -> Document {
         let (file, text) = (file.into(), String::new());
-        Document { file, text, changes: Vec::new(), root, complaints: RefCell::default() }
+        let (changes, complaints) = (Vec::new(), RefCell::default());
+        Document { file, text, changes, root, picked: None, complaints }
     }
 
     /// Applies changes in order.
@@ -268,6 +271,9 @@ impl Document {
                 Ok(())
             }
             Change::Targets(targets) => {
+                if targets.iter().any(|t| t.trim().is_empty()) {
+                    return Err("a target needs a name or a type: `--target pblk`".into());
+                }
                 let all = self.own_targets();
                 let by_name = |t: &String| all.iter().any(|own| own.is_named && own.by == *t);
                 let there = |t: &String| all.iter().any(|own| own.by == *t);
@@ -285,6 +291,7 @@ impl Document {
                 Ok(())
             }
             Change::OnDrive(kind) => {
+                self.is_of_blocks()?;
                 let mut table = self.filters();
                 table.extend(target_of(at, kind)?);
                 self.run_on(at, vec![table]);
@@ -299,19 +306,36 @@ impl Document {
         }
     }
 
+    /// Workloads of files have no place on a drive's target.
+    fn is_of_blocks(&self) -> Result<(), String> {
+        let Some(Value::List(list)) = self.root.get("workload").map(|item| &item.value) else {
+            return Ok(());
+        };
+        let is_files =
+            |item: &Item| matches!(&item.value, Value::Table(t) if t.contains_key("files"));
+        match list.iter().any(is_files) {
+            false => Ok(()),
+            true => Err("a workload of files (`files = ...`) makes a file system of its own on a fresh \
+                         device, and a drive is kept as it is: leave --drive out, or use the drive by \
+                         `flashlane mkfs` and `flashlane mount`"
+                .into()),
+        }
+    }
+
     /// The targets of the experiment that `--target` can pick.
     fn own_targets(&self) -> Vec<OwnTarget> {
         let Some(Value::List(list)) = self.root.get("target").map(|item| &item.value) else {
             return Vec::new();
         };
-        let own = list.iter().filter_map(|item| {
+        let own = list.iter().enumerate().filter_map(|(place, item)| {
             let Value::Table(table) = &item.value else { return None };
             let text = |key: &str| match &table.get(key)?.value {
                 Value::Text(text) => Some(text.clone()),
                 _ => None,
             };
             let (name, item) = (text("name"), item.clone());
-            Some(OwnTarget { is_named: name.is_some(), by: name.or_else(|| text("kind"))?, item })
+            let is_named = name.is_some();
+            Some(OwnTarget { is_named, by: name.or_else(|| text("kind"))?, place, item })
         });
         own.collect()
     }
@@ -320,8 +344,9 @@ impl Document {
     fn pick(&mut self, names: &[String]) -> Result<(), String> {
         let all = self.own_targets();
         let picked = names.iter().map(|name| {
-            let found: Vec<Item> =
-                all.iter().filter(|own| own.by == *name).map(|own| own.item.clone()).collect();
+            let found = all.iter().filter(|own| own.by == *name);
+            let found: Vec<(usize, Item)> =
+                found.map(|own| (own.place, own.item.clone())).collect();
             match found.is_empty() {
                 true => {
                     let hint = suggest::hint(name, all.iter().map(|own| own.by.as_str()));
@@ -331,6 +356,8 @@ impl Document {
             }
         });
         let picked = picked.collect::<Result<Vec<_>, _>>()?.concat();
+        let (places, picked) = picked.into_iter().unzip();
+        self.picked = Some(places);
         if let Some(target) = self.root.get_mut("target") {
             target.value = Value::List(picked);
         }
@@ -426,6 +453,8 @@ impl Document {
         last: &str,
         value: Value,
     ) -> Result<(), String> {
+        // A target counts as in the file, whichever are picked.
+        let mut places = self.picked.as_ref().filter(|_| path.first() == Some(&"target"));
         let mut table = &mut self.root;
         while let Some((key, deeper)) = path.split_first() {
             let item = table
@@ -440,7 +469,20 @@ impl Document {
                         return Err(format!("`{key}` is a list: say which, `{key}.0.{last}=...`"));
                     };
                     path = deeper;
-                    let picked = number.parse().ok().and_then(|i: usize| list.get_mut(i));
+                    let mut index: Option<usize> = number.parse().ok();
+                    if let Some(places) = places.take() {
+                        index = places.iter().position(|place| Some(*place) == index);
+                        if index.is_none() {
+                            let there: Vec<String> =
+                                places.iter().map(|n| format!("`target.{n}`")).collect();
+                            return Err(format!(
+                                "`target.{number}` is none that --target picks: targets count as in \
+                                 the file, and picked are {}",
+                                there.join(", ")
+                            ));
+                        }
+                    }
+                    let picked = index.and_then(|i| list.get_mut(i));
                     match picked.map(|item| &mut item.value) {
                         Some(Value::Table(t)) => t,
                         _ => return Err(format!("`{key}` has the entries 0 to {}", n.max(1) - 1)),
@@ -458,6 +500,7 @@ impl Document {
 struct OwnTarget {
     by: String,
     is_named: bool,
+    place: usize,
     item: Item,
 }
 

@@ -264,16 +264,11 @@ fn check_seams(
     let wrong = |target: &Target| {
         let mut its = workloads.iter().enumerate().filter(|(i, _)| target.takes(*i));
         let wrong = its.find(|(_, w)| w.takes() != target.gives())?;
-        Some((target.gives(), wrong.1.takes()))
+        Some(wrong.1.takes())
     };
-    let Some((gives, takes)) = targets.iter().find_map(wrong) else { return };
+    let Some((target, takes)) = targets.iter().find_map(|t| Some((t, wrong(t)?))) else { return };
     let several = targets.iter().any(|t| t.gives() != targets[0].gives());
-    let (key, says) = match (gives, takes) {
-        _ if several => (
-            "target",
-            "raw targets, block devices and file systems take different workloads: say in each \
-             workload which `targets` it is for",
-        ),
+    let (key, says) = match (target.gives(), takes) {
         (Gives::Pus, _) => (
             "workload",
             "a raw target takes jobs that name their PUs, as `pus = \"0-3\"` in a [[workload]] of \
@@ -291,6 +286,12 @@ fn check_seams(
              \"parafs\"`",
         ),
     };
+    if several {
+        let all = "raw targets, block devices and file systems take different workloads: say in each \
+                   workload which `targets` it is for";
+        root.complain("target", format!("target `{}`: {says}; {all}", target.name));
+        return;
+    }
     root.complain(key, says);
 }
 

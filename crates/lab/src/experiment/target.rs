@@ -119,6 +119,9 @@ fn read(
         .chain([(PARAFS, Some(short)), (kinds::RAW, None)])
         .collect();
     let name = s.text("name");
+    if name.is_some_and(|name| name.trim().is_empty()) {
+        s.complain("name", "`name` is empty: say one, or leave the key out");
+    }
     if !s.has("kind") {
         let names: Vec<&str> = types.iter().map(|(name, _)| *name).collect();
         s.complain("kind", format!("needs `kind`: one of {}", names.join(", ")));

@@ -104,6 +104,8 @@ fn options_of_the_command_line_change_it_too() {
         ),
         (Change::Targets(vec!["pftl:4".into()]), "is no target"),
         (Change::Targets(vec!["pbkl".into()]), "did you mean `pblk`"),
+        (Change::Targets(vec![String::new()]), "needs a name or a type"),
+        (Change::Set("target.0.name=".into()), "`name` is empty"),
         (Change::Store("disk".into()), "stamps, memory"),
         (Change::Seed(u64::MAX), "2^63"),
     ] {
@@ -226,6 +228,14 @@ fn workloads_are_for_all_targets_or_for_those_that_they_name() {
     let e = changed(PARTS, &[Change::Targets(vec!["b".into()])]).unwrap();
     assert_eq!((e.targets.len(), names(&e, 0)), (1, vec!["both".into(), "other".into()]));
     assert_eq!(e.targets[0].host.cores, 4);
+    // They count as in the file then.
+    let with = |set: &str| {
+        let changes = [Change::Targets(vec!["b".into()]), Change::Set(set.into())];
+        changed(PARTS, &changes)
+    };
+    assert_eq!(with("target.1.host_cores=3").unwrap().targets[0].host.cores, 3);
+    let said = with("target.0.host_cores=3").map(|_| ()).unwrap_err();
+    assert!(said.contains("`target.0` is none that --target picks"), "{said}");
     let said = changed(PARTS, &[Change::Targets(vec!["b".into(), "pftl".into()])]);
     assert!(
         said.map(|_| ()).unwrap_err().contains("no target is called `pftl`; there are `a`, `b`")

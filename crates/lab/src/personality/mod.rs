@@ -261,7 +261,8 @@ pub enum FileError {
     Fs { what: String, source: FsError },
     #[error(
         "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller ({keys}), or the device larger (`[device.geometry] chunks_per_pu`)"
+         them fewer or smaller ({keys}), or the device larger (`[device.geometry] chunks_per_pu`, or \
+         `capacity` under [device])"
     )]
     Room { job: String, wanted: Bytes, there: Bytes, keys: &'static str },
     #[error(

@@ -331,8 +331,9 @@ impl Figure {
         grid::measure(&file, way, &mut points)?;
         let rows = file.rows_of(&points)?;
         if size == Size::Ci && file.has_own_size() {
-            let is = "the smallest devices on which all of it is done: what is said to be ours is of the small";
-            notes.push(format!("{is} size"));
+            let is = "`--ci` takes the smallest devices on which all of it is done";
+            let ours = "what is said to be ours is of the small size, which runs without `--ci`";
+            notes.push(format!("{is}: {ours}"));
         }
         let part = file.part();
         let is_part = !part.is_empty();

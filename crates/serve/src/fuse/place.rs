@@ -30,6 +30,11 @@ pub enum PlaceError {
     #[error("a file system of type {0} is mounted there; unmount it, or name another file")]
     Mounted(String),
     #[error(
+        "a file system of type {0} is mounted there already; unmount it (fusermount3 -u), or name another \
+         directory"
+    )]
+    InUse(String),
+    #[error(
         "there is a mount of type {0} whose program is gone; detach it (fusermount3 -uz), or name another place"
     )]
     Dead(String),
@@ -201,9 +206,13 @@ fn clear_dead(path: &Path, kind: &str) -> Result<Option<Mount>, PlaceError> {
 /// All else that is mounted there stays.
 ///
 /// # Errors
+/// One of this kind is in use there, whose program lives.
 /// A server of another kind is gone, or the kernel does not detach it.
 pub fn clear_directory(path: &Path, kind: &str) -> Result<(), PlaceError> {
-    clear_dead(&resolved(path)?, kind).map(drop)
+    match clear_dead(&resolved(path)?, kind)? {
+        Some(top) if top.kind == kind => Err(PlaceError::InUse(top.kind)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
