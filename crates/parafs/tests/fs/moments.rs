@@ -426,6 +426,8 @@ struct Slow {
     dead: Mutex<Option<u32>>,
     /// The next write of a page takes long.
     later: Mutex<bool>,
+    /// The next flush takes long.
+    flush: Mutex<bool>,
     /// These can't be read, and that many times it was tried.
     lost: Mutex<Vec<Lba>>,
     missed: Mutex<u32>,
@@ -437,9 +439,10 @@ impl Slow {
         let log = Lba::new(layout.shape.meta_sectors);
         let never = || Mutex::new(None);
         let (fails, unread, lies, dead) = (never(), never(), never(), never());
-        let (next, later) = (Mutex::new(false), Mutex::new(false));
+        let no = || Mutex::new(false);
+        let (next, later, flush) = (no(), no(), no());
         let (lost, missed) = (Mutex::new(Vec::new()), Mutex::new(0));
-        Arc::new(Slow { ram, log, next, fails, unread, lies, dead, later, lost, missed })
+        Arc::new(Slow { ram, log, next, fails, unread, lies, dead, later, flush, lost, missed })
     }
 
     /// This write fails.
@@ -536,6 +539,12 @@ impl BlockDev for Slow {
             });
         }
         if writes && io.lba >= self.log && std::mem::take(&mut *self.later.lock()) {
+            return Started::later(async move {
+                cx.sleep(Ns::from_secs(10)).await;
+                self.ram.start(cx, io).await
+            });
+        }
+        if io.op == BlockOp::Flush && std::mem::take(&mut *self.flush.lock()) {
             return Started::later(async move {
                 cx.sleep(Ns::from_secs(10)).await;
                 self.ram.start(cx, io).await
@@ -843,6 +852,41 @@ fn an_fsync_ends_while_others_write() {
             sound(&cx, &device).await;
         });
     }
+}
+
+/// A checkpoint begins and ends during the flush of an fsync: what the fsync has seen before is older than what
+/// the checkpoint has, and is not written over it.
+#[test]
+fn an_fsync_writes_nothing_older_than_a_checkpoint() {
+    let device = ram(12, 1);
+    let before = device.clone();
+    run(1, async move |cx| {
+        make(&cx, &before, 1).await;
+        let slow = Slow::new(before);
+        let medium = Medium::Linear(slow.clone());
+        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 0, &[1; 8192], now(&cx)).await.expect("room");
+        fs.sync(&cx).await.expect("it is written");
+        fs.write(&cx, f, 0, &[2; 8192], now(&cx)).await.expect("room");
+        *slow.flush.lock() = true;
+        let (syncer, its) = (fs.clone(), cx.clone());
+        let synced = cx.spawn_join(async move { syncer.fsync(&its, f, false).await });
+        cx.sleep(Ns::from_secs(1)).await;
+        assert!(!*slow.flush.lock(), "the fsync waits for its flush");
+        fs.write(&cx, f, 0, &[3; 8192], now(&cx)).await.expect("room");
+        fs.sync(&cx).await.expect("it is written");
+        assert!(cx.now() < Ns::from_secs(5), "the flush goes on");
+        synced.await.expect("it is written");
+    });
+    device.power_cut(Keep::Oldest);
+    run(2, async move |cx| {
+        let fs = mount(&cx, &device).await;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+        assert!(content(&cx, &fs, f).await == [3; 8192]);
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
 }
 
 /// A page that can't be read lies in the segment that would be cleaned first: all else goes on, and what the
