@@ -320,9 +320,7 @@ fn an_fsync_names_no_page_that_a_checkpoint_could_not_write() {
         let before = device.clone();
         let done = run(1, async move |cx| {
             make(&cx, &before, 1).await;
-            let slow = Slow::new(before);
-            let medium = Medium::Linear(slow.clone());
-            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let (slow, fs) = mount_slow(&cx, before).await;
             let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
             fs.write(&cx, f, 0, &[9; 3 * 4096], now(&cx)).await.expect("room");
             fs.sync(&cx).await.expect("it is written");
@@ -367,9 +365,7 @@ fn a_cut_that_fails_brings_nothing_back() {
             fs.unmount(&cx).await.expect("it is written");
         });
         let (was_read, was_cut) = run(2, async move |cx| {
-            let slow = Slow::new(device);
-            let medium = Medium::Linear(slow.clone());
-            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let (slow, fs) = mount_slow(&cx, device).await;
             let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
             *slow.unread.lock() = Some(reads);
             let cut = fs.truncate(&cx, f, 1000, now(&cx)).await;
@@ -468,6 +464,14 @@ impl Slow {
     }
 }
 
+/// What is there, mounted on such a device.
+async fn mount_slow(cx: &Cx, ram: Arc<Ram>) -> (Arc<Slow>, Arc<Fs>) {
+    let slow = Slow::new(ram);
+    let medium = Medium::Linear(slow.clone());
+    let (fs, _) = Fs::mount(cx, medium, small()).await.expect("it is mounted");
+    (slow, fs)
+}
+
 /// An fsync's node fails while a checkpoint is written that has it.
 #[test]
 fn a_checkpoint_names_no_node_that_failed() {
@@ -476,9 +480,7 @@ fn a_checkpoint_names_no_node_that_failed() {
         let before = device.clone();
         run(writes, async move |cx| {
             make(&cx, &before, 1).await;
-            let slow = Slow::new(before);
-            let medium = Medium::Linear(slow.clone());
-            let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+            let (slow, fs) = mount_slow(&cx, before).await;
             let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
             fs.write(&cx, f, 0, &[1; 8192], now(&cx)).await.expect("room");
             fs.sync(&cx).await.expect("it is written");
@@ -577,9 +579,7 @@ fn a_read_that_takes_long_gives_what_the_file_holds() {
         fs.write(&cx, f, 0, &[7; 12_288], now(&cx)).await.expect("room");
         let other = create(&cx, &fs, ROOT, "other", FILE).await.ino;
         fs.unmount(&cx).await.expect("it is written");
-        let slow = Slow::new(device);
-        let medium = Medium::Linear(slow.clone());
-        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        let (slow, fs) = mount_slow(&cx, device).await;
         // The nodes are there, and the page is not.
         fs.attributes(&cx, f).await.expect("it is there");
         let mut last = [0; 10];
@@ -620,9 +620,7 @@ fn an_fsync_behind_a_checkpoint_that_fails_is_no_lie() {
         let before = device.clone();
         let done = run(1, async move |cx| {
             make(&cx, &before, 1).await;
-            let slow = Slow::new(before);
-            let medium = Medium::Linear(slow.clone());
-            let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+            let (slow, fs) = mount_slow(&cx, before).await;
             let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
             fs.write(&cx, f, 0, &[9; 8192], now(&cx)).await.expect("room");
             let h = create(&cx, &fs, ROOT, "h", FILE).await.ino;
@@ -714,9 +712,7 @@ fn a_page_that_can_not_be_named_has_ended() {
         }
         fs.write(&cx, f, FAR, &[8; 4096], now(&cx)).await.expect("room");
         fs.unmount(&cx).await.expect("it is written");
-        let slow = Slow::new(device.clone());
-        let medium = Medium::Linear(slow.clone());
-        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let (slow, fs) = mount_slow(&cx, device.clone()).await;
         fs.write(&cx, f, FAR, &[9; 4096], now(&cx)).await.expect("room");
         fs.checkpoint(&cx).await.expect("it is written");
         *slow.later.lock() = true;
@@ -862,9 +858,7 @@ fn an_fsync_writes_nothing_older_than_a_checkpoint() {
     let before = device.clone();
     run(1, async move |cx| {
         make(&cx, &before, 1).await;
-        let slow = Slow::new(before);
-        let medium = Medium::Linear(slow.clone());
-        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let (slow, fs) = mount_slow(&cx, before).await;
         let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
         fs.write(&cx, f, 0, &[1; 8192], now(&cx)).await.expect("room");
         fs.sync(&cx).await.expect("it is written");
@@ -896,9 +890,7 @@ fn a_page_that_can_not_be_read_stops_no_cleaning() {
     run(1, async |cx| {
         let device = ram(14, 1);
         make(&cx, &device, 1).await;
-        let slow = Slow::new(device);
-        let medium = Medium::Linear(slow.clone());
-        let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
+        let (slow, fs) = mount_slow(&cx, device).await;
         let (f, other) = (create(&cx, &fs, ROOT, "f", FILE).await.ino, FILE);
         let other = create(&cx, &fs, ROOT, "other", other).await.ino;
         let mut rng = Rng::stream(1, "others", 0);
