@@ -447,8 +447,8 @@ impl Fs {
         written.map_err(|e| FsError::ReadOnly(format!("a checkpoint may be there or not: {e}")))
     }
 
-    /// Trims a segment that a checkpoint has left.
-    fn trim(self: &Arc<Fs>, cx: &Cx, segment: u32) {
+    /// Trims a segment that no checkpoint needs.
+    pub(crate) fn trim(self: &Arc<Fs>, cx: &Cx, segment: u32) {
         self.lock().trims += 1;
         let (fs, theirs) = (self.clone(), cx.clone());
         cx.spawn(async move {

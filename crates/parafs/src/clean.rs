@@ -15,6 +15,7 @@
 use crate::error::{FsError, Result};
 use crate::format::{Nid, NodePage, Owner};
 use crate::fs::{Cleaners, Fs, Options};
+use crate::nodes::is_dir;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use crate::write::{By, FilePage};
@@ -54,12 +55,18 @@ impl State {
         if mutant!("parafs.mount-unprovided") { 0 } else { self.synced.len() as u64 }
     }
 
+    /// Pages of directories that the next checkpoint writes.
+    fn dirty_entries(&self) -> u64 {
+        if mutant!("parafs.entries-unprovided") { 0 } else { self.pages.dirty_entries() as u64 }
+    }
+
     /// Free segments that are kept for the next checkpoint: twice what it takes for the nodes that are
-    /// dirty now, because more become dirty until then, and what it takes for those of a mount.
+    /// dirty now, because more become dirty until then, and what it takes for directories, and for the
+    /// nodes of a mount.
     pub(crate) fn free_for_nodes(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let dirty = self.dirty_nodes.len() as u64 + 16;
-        (2 * dirty + self.nodes_of_mount()).div_ceil(pages) as u32
+        let nodes = 2 * (self.dirty_nodes.len() as u64 + 16) + self.nodes_of_mount();
+        (nodes + self.dirty_entries()).div_ceil(pages) as u32
     }
 
     /// Free segments that nobody takes who is not cleaning: those, and what cleaning moves to.
@@ -67,12 +74,12 @@ impl State {
         self.free_for_nodes() + 4
     }
 
-    /// The same where only cleaning goes on: what it takes for the nodes that are dirty, and for a few that
+    /// The same where only cleaning goes on: what it takes for what is dirty, and for a few nodes that
     /// cleaning makes dirty.
     pub(crate) fn free_for_checkpoint(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let nodes = self.dirty_nodes.len() as u64 + 32 + self.nodes_of_mount();
-        1 + nodes.div_ceil(pages) as u32
+        1 + (nodes + self.dirty_entries()).div_ceil(pages) as u32
     }
 
     /// There is room for what the next checkpoint writes, and for one node more. A heat that has a
@@ -80,7 +87,7 @@ impl State {
     pub(crate) fn is_sure_of_checkpoint(&self) -> bool {
         let pages = u64::from(self.layout.shape.segment_pages);
         let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
-        let dirty = nodes + self.along.len() as u64;
+        let dirty = nodes + self.along.len() as u64 + self.dirty_entries();
         let lacks = |heat: &Heat| self.segments.heat_has_begun(*heat) < dirty;
         let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
         let segments = match lacking {
@@ -208,7 +215,7 @@ impl State {
         }
         let Some((_, first)) = self.tree.kind(ofs) else { return Ok(Moved::Gone) };
         let index = first + u64::from(owner.slot);
-        self.inode(ino)?;
+        let of_directory = is_dir(self.inode(ino)?.mode);
         // Whoever cuts it short takes the page away.
         if self.cuts.contains(&ino) {
             return Ok(Moved::Gone);
@@ -217,7 +224,10 @@ impl State {
             return Err(Stop::Need(Need::Pages(ino, vec![index])));
         }
         let bytes = self.layout.shape.page_bytes();
-        self.pages.change(ino, index, bytes);
+        match of_directory {
+            true => self.pages.change_entries(ino, index, bytes),
+            false => self.pages.change(ino, index, bytes),
+        };
         Ok(Moved::Page(ino, index))
     }
 

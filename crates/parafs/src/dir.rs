@@ -123,7 +123,7 @@ impl State {
         inode.entries += 1;
         inode.size = Slots::pages(room.levels) * bytes as u64;
         (inode.mtime, inode.ctime) = (now, now);
-        let page = self.pages.change(dir, room.page, bytes);
+        let page = self.pages.change_entries(dir, room.page, bytes);
         Dentries::new(slots, &mut page[..]).insert(room.slot, entry, name_hash(&entry.name));
         Ok(())
     }
@@ -134,7 +134,7 @@ impl State {
         let inode = self.inode_mut(dir)?;
         inode.entries = inode.entries.saturating_sub(1);
         (inode.mtime, inode.ctime) = (now, now);
-        let page = self.pages.change(dir, found.page, bytes);
+        let page = self.pages.change_entries(dir, found.page, bytes);
         Dentries::new(slots, &mut page[..]).remove(found.slot);
         Ok(())
     }
@@ -150,7 +150,7 @@ impl State {
         let (slots, bytes) = (self.slots, self.layout.shape.page_bytes());
         let inode = self.inode_mut(dir)?;
         (inode.mtime, inode.ctime) = (now, now);
-        let page = self.pages.change(dir, found.page, bytes);
+        let page = self.pages.change_entries(dir, found.page, bytes);
         Dentries::new(slots, &mut page[..]).replace(found.slot, ino, kind);
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::format::{
     SegmentEntry, SitSector, Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
-use crate::medium::Medium;
+use crate::medium::{Medium, Written};
 use crate::nat::Nat;
 use crate::recover::{self, Look};
 use crate::segments::Segments;
@@ -19,6 +19,7 @@ use crate::state::State;
 use flashlane_base::mutant;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Copies of the superblock.
@@ -250,7 +251,14 @@ impl Fs {
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
             fs.lock().recovering = true;
-            recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
+            let unnamed = fs.lock().segments.without_content();
+            let counting =
+                recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
+            if let Some(counting) = counting
+                && !mutant!("parafs.mount-frees-nothing")
+            {
+                fs.free_again(cx, &unnamed, &counting).await;
+            }
         }
         recovered.orphans = fs.end_orphans(cx).await?;
         // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what
@@ -259,6 +267,36 @@ impl Fs {
         fs.lock().recovering = false;
         fs.look_after(cx);
         Ok((fs, recovered))
+    }
+
+    /// Frees what heads have had since the checkpoint, of the segments that the checkpoint has no use for: what
+    /// nothing names by now that was found, and what is not `counting` for another mount if this one is
+    /// cut. That has as much room as this one.
+    async fn free_again(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        unnamed: &BTreeSet<u32>,
+        counting: &BTreeSet<u32>,
+    ) {
+        let again: Vec<u32> = {
+            let mut s = self.lock();
+            let empty = s.segments.leave();
+            let may = |segment: &u32| {
+                (unnamed.contains(segment) || mutant!("parafs.mount-frees-named"))
+                    && (!counting.contains(segment) || mutant!("parafs.mount-frees-counting"))
+            };
+            let (again, stay): (Vec<u32>, Vec<u32>) = empty.into_iter().partition(may);
+            s.segments.stay(&stay);
+            s.segments.left(&again);
+            again
+        };
+        for segment in again {
+            match self.medium.written(&self.sb.layout, segment) {
+                Some(Written::Pages(1..)) => self.trim(cx, segment),
+                written => self.lock().segments.trimmed(segment, written != Some(Written::Gone)),
+            }
+        }
+        self.changed.wait(cx, || self.lock().trims == 0).await;
     }
 
     /// Deletes files without a name, and ends cuts that were begun.

@@ -32,6 +32,9 @@ pub(crate) struct Pages {
     /// Files with dirty pages, by the time since when.
     since: BTreeMap<u64, Nid>,
     dirty_count: usize,
+    /// Directories of which pages were changed here, and how many of their pages are dirty.
+    dirs: BTreeSet<Nid>,
+    dirty_entries: usize,
     count: usize,
     clock: u64,
 }
@@ -43,6 +46,8 @@ impl Pages {
             dirty: BTreeMap::new(),
             since: BTreeMap::new(),
             dirty_count: 0,
+            dirs: BTreeSet::new(),
+            dirty_entries: 0,
             count: 0,
             clock: 0,
         }
@@ -92,6 +97,12 @@ impl Pages {
         Arc::make_mut(&mut page.content)
     }
 
+    /// The same of a directory.
+    pub(crate) fn change_entries(&mut self, dir: Nid, index: u64, bytes: usize) -> &mut Vec<u8> {
+        self.dirs.insert(dir);
+        self.change(dir, index, bytes)
+    }
+
     fn soil(&mut self, ino: Nid, index: u64) {
         let now = self.tick();
         let since = &mut self.since;
@@ -99,7 +110,9 @@ impl Pages {
             since.insert(now, ino);
             Dirty { since: now, pages: BTreeSet::new() }
         });
-        self.dirty_count += usize::from(dirty.pages.insert(index));
+        let more = usize::from(dirty.pages.insert(index));
+        self.dirty_count += more;
+        self.dirty_entries += if self.dirs.contains(&ino) { more } else { 0 };
     }
 
     /// Its write begins.
@@ -138,7 +151,9 @@ impl Pages {
     /// It is on the medium, or on its way there for good.
     pub(crate) fn clean(&mut self, ino: Nid, index: u64) {
         let Some(dirty) = self.dirty.get_mut(&ino) else { return };
-        self.dirty_count -= usize::from(dirty.pages.remove(&index));
+        let less = usize::from(dirty.pages.remove(&index));
+        self.dirty_count -= less;
+        self.dirty_entries -= if self.dirs.contains(&ino) { less } else { 0 };
         if dirty.pages.is_empty() {
             self.since.remove(&dirty.since);
             self.dirty.remove(&ino);
@@ -152,6 +167,7 @@ impl Pages {
         self.count -= usize::from(pages.remove(&index).is_some());
         if pages.is_empty() {
             self.files.remove(&ino);
+            self.dirs.remove(&ino);
         }
     }
 
@@ -197,6 +213,11 @@ impl Pages {
 
     pub(crate) fn dirty_count(&self) -> usize {
         self.dirty_count
+    }
+
+    /// Those of directories.
+    pub(crate) fn dirty_entries(&self) -> usize {
+        self.dirty_entries
     }
 
     /// Pages that are not dirty.

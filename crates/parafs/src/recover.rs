@@ -47,18 +47,29 @@ pub(crate) fn lost(version: u64) -> FsError {
 
 /// A node of an fsync.
 struct Sealed {
+    segment: u32,
     footer: Footer,
     bytes: Vec<u8>,
 }
 
-/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere.
+/// What lies in segments where nodes may be.
+#[derive(Default)]
+struct Looked {
+    nodes: Vec<Sealed>,
+    pages: u64,
+    /// Of those could not be read.
+    unread: u64,
+}
+
+/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere. Said
+/// are the segments with their nodes; nothing where one that was cut short may be whole another time.
 pub(crate) async fn roll_forward(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
     how: Look,
     recovered: &mut Recovered,
-) -> Result<()> {
+) -> Result<Option<BTreeSet<u32>>> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
     let segments: Vec<(u32, u32)> = match how {
         Look::Everywhere => (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect(),
@@ -71,25 +82,26 @@ pub(crate) async fn roll_forward(
         let (fs, theirs, segments) = (fs.clone(), cx.clone(), of_region.to_vec());
         let version = pack.version;
         reads.push(cx.spawn_join(async move {
-            let mut all = (Vec::new(), 0);
+            let mut all = Looked::default();
             for from in segments {
                 nodes_in(&theirs, &fs, version, from, how, &mut all).await?;
             }
             Ok(all)
         }));
     }
-    let mut outcome = Ok(());
+    let (mut outcome, mut unread) = (Ok(()), 0);
     for read in reads {
-        let read: Result<(Vec<Sealed>, u64)> = read.await;
-        let (nodes, pages_read) = match read {
-            Ok(read) => read,
+        let read: Result<Looked> = read.await;
+        let looked = match read {
+            Ok(looked) => looked,
             Err(e) => {
                 outcome = Err(e);
                 continue;
             }
         };
-        recovered.pages_read += pages_read;
-        for found in nodes {
+        recovered.pages_read += looked.pages;
+        unread += looked.unread;
+        for found in looked.nodes {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
     }
@@ -100,7 +112,7 @@ pub(crate) async fn roll_forward(
         fs.lock().nat.freed.extend(inos);
     }
     // Files that have lost their name to another one: what they wrote later is nobody's.
-    let mut gone = BTreeSet::new();
+    let (mut gone, mut counting) = (BTreeSet::new(), BTreeSet::new());
     for (_, mut nodes) in batches {
         let Batch { nodes: whole, .. } = nodes[0].footer.batch;
         if nodes.len() != whole as usize && !mutant!("parafs.torn-batches-taken") {
@@ -108,6 +120,7 @@ pub(crate) async fn roll_forward(
             continue;
         }
         recovered.batches += 1;
+        counting.extend(nodes.iter().map(|found| found.segment));
         if gone.contains(&nodes[0].footer.ino) {
             continue;
         }
@@ -119,7 +132,8 @@ pub(crate) async fn roll_forward(
         let mut s = fs.lock();
         s.segments.age = s.segments.age.max(pack.age);
     }
-    Ok(())
+    let may_be_whole = unread > 0 && recovered.torn_batches > 0;
+    Ok((!may_be_whole || mutant!("parafs.mount-frees-doubtful")).then_some(counting))
 }
 
 /// Segments of heads for nodes that may have been written to since the checkpoint, each with the
@@ -180,15 +194,14 @@ fn with_nodes(heads: &[Heads], given: &[(u32, u8)], segments: u32) -> Vec<(u32, 
     found.into_iter().collect()
 }
 
-/// Nodes of fsyncs since the checkpoint of this version, in a segment, and how many pages were read for
-/// them.
+/// Nodes of fsyncs since the checkpoint of this version, in a segment.
 async fn nodes_in(
     cx: &Cx,
     fs: &Arc<Fs>,
     version: u64,
     (segment, from): (u32, u32),
     how: Look,
-    (found, pages_read): &mut (Vec<Sealed>, u64),
+    looked: &mut Looked,
 ) -> Result<()> {
     let layout = fs.sb.layout;
     let to = match fs.medium.written(&layout, segment) {
@@ -214,9 +227,12 @@ async fn nodes_in(
             }));
         }
         for read in reads {
-            *pages_read += 1;
+            looked.pages += 1;
             // What can't be read was being written when the power went.
-            let Ok(bytes) = read.await else { continue };
+            let Ok(bytes) = read.await else {
+                looked.unread += 1;
+                continue;
+            };
             let Ok(footer) = NodePage::check(&bytes, fs.sb.node_seed()) else { continue };
             let is_mutant = mutant!("parafs.lost-checkpoint");
             if footer.version > version && how == Look::Mount && !is_mutant {
@@ -224,7 +240,7 @@ async fn nodes_in(
             }
             let since = footer.version == version || mutant!("parafs.old-nodes-taken");
             if since && footer.batch.number > 0 {
-                found.push(Sealed { footer, bytes });
+                looked.nodes.push(Sealed { segment, footer, bytes });
             }
         }
     }

@@ -209,7 +209,7 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
         s.dirty_nodes.insert((ino, ofs), *nid);
     }
     for ((dir, index), content) in &m.dir_pages {
-        s.pages.change(*dir, *index, content.len()).copy_from_slice(content);
+        s.pages.change_entries(*dir, *index, content.len()).copy_from_slice(content);
     }
     Ok(s)
 }

@@ -322,6 +322,11 @@ impl Segments {
         self.unwritten.iter().sum()
     }
 
+    /// Segments in which nothing is valid.
+    pub(crate) fn without_content(&self) -> BTreeSet<u32> {
+        (0..).zip(&self.all).filter(|(_, s)| s.valid == 0).map(|(number, _)| number).collect()
+    }
+
     /// Segments that the next checkpoint frees.
     pub(crate) fn empty(&self) -> u32 {
         self.empty.len() as u32

@@ -10,3 +10,4 @@ mod model;
 mod moments;
 mod parallel;
 mod planted;
+mod room;

@@ -6,8 +6,7 @@ use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT, Rename};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
-    DIR, FILE, Store, content, create, make, make_on, mount, mount_with, new, now, ram, run, small,
-    sound, sound_on,
+    DIR, FILE, content, create, make, mount, mount_with, new, now, ram, run, small, sound,
 };
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
@@ -156,49 +155,138 @@ fn a_number_is_one_files_since_a_checkpoint() {
     });
 }
 
-/// What an fsync has made durable, and a mount that is cut before it is done: the next one finds it.
-fn cut_mount(behind: Ns, seed: u64) {
+/// What was made durable, and a mount that is cut so long after it was begun: what is there for the next
+/// one. Pages that are said can't be read by the one that is cut.
+fn cut_mount(
+    behind: Ns,
+    seed: u64,
+    before: impl AsyncFnOnce(&Cx, &Arc<Slow>, Arc<Fs>) -> Vec<Lba> + 'static,
+) -> Arc<Ram> {
     let device = ram(12, seed);
-    let before = device.clone();
-    run(seed, async move |cx| {
-        make(&cx, &before, 1).await;
-        let fs = mount(&cx, &before).await;
-        // So many that the last ones are in segments that only the window names.
-        for i in 0..80 {
-            let f = create(&cx, &fs, ROOT, &format!("f{i}"), FILE).await.ino;
-            fs.write(&cx, f, 0, &[i; 4096], now(&cx)).await.expect("room");
-            fs.fsync(&cx, f, false).await.expect("it is written");
-        }
+    let theirs = device.clone();
+    let lost = run(seed, async move |cx| {
+        make(&cx, &theirs, 1).await;
+        let slow = Slow::new(theirs);
+        // No checkpoint but those that are asked for.
+        let medium = Medium::Linear(slow.clone());
+        let fs = mount_with(&cx, &medium, Options::default()).await;
+        before(&cx, &slow, fs).await
     });
     device.power_cut(Keep::Drawn(seed));
     let clock = Virtual::new(1, seed, CostTable::zero());
-    let (cx, theirs) = (clock.cx(), device.clone());
+    let (cx, slow) = (clock.cx(), Slow::new(device.clone()));
+    *slow.lost.lock() = lost;
     let cut = clock.run(async move {
         let its = cx.clone();
-        cx.spawn(async move { drop(mount(&its, &theirs).await) });
+        cx.spawn(async move {
+            drop(Fs::mount(&its, Medium::Linear(slow), small()).await);
+        });
         cx.sleep(behind).await;
     });
     cut.expect("it goes on");
     drop(clock);
     device.power_cut(Keep::Drawn(seed));
+    device
+}
+
+/// So many files are there, each with a page of its number.
+async fn has_files(cx: &Cx, fs: &Arc<Fs>, files: u8, what: &str) {
+    for i in 0..files {
+        let f = fs.lookup(cx, ROOT, format!("f{i}").as_bytes()).await;
+        let f = f.unwrap_or_else(|e| panic!("f{i} behind {what}: {e}"));
+        assert!(content(cx, fs, f.ino).await == [i; 4096], "f{i} behind {what}");
+    }
+}
+
+/// The same of what is mounted for that.
+fn keeps_files(device: Arc<Ram>, seed: u64, files: u8, behind: Ns) {
     run(seed, async move |cx| {
         let fs = mount(&cx, &device).await;
-        for i in 0..80 {
-            let f = fs.lookup(&cx, ROOT, format!("f{i}").as_bytes()).await;
-            let f =
-                f.unwrap_or_else(|e| panic!("f{i} behind a mount that was cut at {behind}: {e}"));
-            assert!(content(&cx, &fs, f.ino).await == [i; 4096], "the mount was cut at {behind}");
-        }
+        has_files(&cx, &fs, files, &format!("a mount that was cut at {behind}")).await;
         fs.unmount(&cx).await.expect("it is written");
         sound(&cx, &device).await;
     });
 }
 
+/// Makes a file of a page and has it durable.
+async fn create_durable(cx: &Cx, fs: &Arc<Fs>, i: u8) {
+    let f = create(cx, fs, ROOT, &format!("f{i}"), FILE).await.ino;
+    fs.write(cx, f, 0, &[i; 4096], now(cx)).await.expect("room");
+    fs.fsync(cx, f, false).await.expect("it is written");
+}
+
 #[test]
 fn a_mount_that_is_cut_is_begun_anew() {
     for us in (0..4000).step_by(50) {
-        cut_mount(Ns::from_us(us), us);
+        let device = cut_mount(Ns::from_us(us), us, async |cx, _, fs| {
+            // So many that the last ones are in segments that only the window names.
+            for i in 0..80 {
+                create_durable(cx, &fs, i).await;
+            }
+            Vec::new()
+        });
+        keeps_files(device, us, 80, Ns::from_us(us));
     }
+}
+
+/// The files that had these names go when a mount takes those that have them now. If it is cut they are
+/// there for the next one.
+#[test]
+fn what_a_mount_has_taken_away_is_there_for_the_next_one() {
+    for us in (0..4000).step_by(50) {
+        let device = cut_mount(Ns::from_us(us), us, async |cx, _, fs| {
+            for i in 0..80 {
+                create(cx, &fs, ROOT, &format!("f{i}"), FILE).await;
+            }
+            fs.sync(cx).await.expect("it is written");
+            for i in 0..80 {
+                let name = format!("f{i}");
+                fs.unlink(cx, ROOT, name.as_bytes(), now(cx)).await.expect("it is there");
+                create_durable(cx, &fs, i).await;
+            }
+            Vec::new()
+        });
+        keeps_files(device, us, 80, Ns::from_us(us));
+    }
+}
+
+/// A mount that is cut could not read a node of an fsync, and the next one can: what the fsync names is
+/// there, or none of it counts.
+#[test]
+fn what_can_not_be_read_now_may_be_another_time() {
+    let (mut old, mut new) = (0, 0);
+    for us in (0..4000).step_by(50) {
+        let device = cut_mount(Ns::from_us(us), us, async |cx, slow, fs| {
+            let f = create(cx, &fs, ROOT, "f", FILE).await.ino;
+            fs.write(cx, f, FAR, &[1; 200_000], now(cx)).await.expect("room");
+            fs.sync(cx).await.expect("it is written");
+            fs.write(cx, f, FAR, &[2; 200_000], now(cx)).await.expect("room");
+            fs.write(cx, f, 0, &[2; 10], now(cx)).await.expect("room");
+            fs.fsync(cx, f, false).await.expect("it is written");
+            let node = *slow.last.lock();
+            for i in 0..80 {
+                create_durable(cx, &fs, i).await;
+            }
+            vec![node]
+        });
+        let count = run(us, async move |cx| {
+            let fs = mount(&cx, &device).await;
+            let what = format!("a mount that was cut at {us} us");
+            has_files(&cx, &fs, 80, &what).await;
+            let f = fs.lookup(&cx, ROOT, b"f").await.expect("it is there").ino;
+            let all = content(&cx, &fs, f).await;
+            let (start, far) = (all[0], &all[FAR as usize..]);
+            assert!(
+                start == 0 && far == [1; 200_000] || start == 2 && far == [2; 200_000],
+                "{what}"
+            );
+            fs.unmount(&cx).await.expect("it is written");
+            sound(&cx, &device).await;
+            start
+        });
+        (old, new) = (old + u32::from(count == 0), new + u32::from(count == 2));
+    }
+    assert!(old > 5 && new > 5, "{old} times the old content, {new} times the new one");
 }
 
 /// A directory goes, and a file gets its name: what had been in the directory is somewhere.
@@ -427,6 +515,8 @@ struct Slow {
     /// These can't be read, and that many times it was tried.
     lost: Mutex<Vec<Lba>>,
     missed: Mutex<u32>,
+    /// The sector that a write began with last.
+    last: Mutex<Lba>,
 }
 
 impl Slow {
@@ -437,8 +527,10 @@ impl Slow {
         let (fails, unread, lies, dead) = (never(), never(), never(), never());
         let no = || Mutex::new(false);
         let (next, later, flush) = (no(), no(), no());
-        let (lost, missed) = (Mutex::new(Vec::new()), Mutex::new(0));
-        Arc::new(Slow { ram, log, next, fails, unread, lies, dead, later, flush, lost, missed })
+        let (lost, missed, last) = (Mutex::new(Vec::new()), Mutex::new(0), Mutex::new(log));
+        let dev =
+            Slow { ram, log, next, fails, unread, lies, dead, later, flush, lost, missed, last };
+        Arc::new(dev)
     }
 
     /// This write fails.
@@ -526,6 +618,9 @@ impl BlockDev for Slow {
             return Started::Done(Err(BlockError::Uncorrectable(vec![io.lba])));
         }
         let writes = io.op == BlockOp::Write;
+        if writes {
+            *self.last.lock() = io.lba;
+        }
         if writes && Slow::is_next(&self.lies) {
             return Started::later(async move {
                 let (lba, _) = (io.lba, self.ram.start(cx, io).await);
@@ -1054,48 +1149,4 @@ fn an_older_file_system_is_no_news() {
 fn device_pages(slow: &Slow, byte: u8) -> Vec<Lba> {
     let sectors = slow.ram.info().capacity;
     (slow.log.get()..sectors).map(Lba::new).filter(|at| slow.ram.holds(*at, byte)).collect()
-}
-
-/// Nodes of fsyncs are clean, and a mount behind a cut makes all of them dirty: there is room for as many
-/// as may be found.
-#[test]
-fn what_fsyncs_have_written_has_room_in_a_mount() {
-    const FILES: u32 = 3000;
-    for synced in (200..=FILES).step_by(200) {
-        let store = Store::flash(16, 40, "", 1);
-        let before = store.clone();
-        let at = run(1, async move |cx| {
-            let medium = before.create(&cx).await;
-            make_on(&cx, medium.clone(), 2).await.expect("it is large enough");
-            let fs = mount_with(&cx, &medium, Options::default()).await;
-            let mut files = Vec::new();
-            for i in 0..FILES {
-                files.push(create(&cx, &fs, ROOT, &format!("f{i}"), FILE).await.ino);
-            }
-            let (full, mut at) = (create(&cx, &fs, ROOT, "full", FILE).await.ino, 0);
-            while fs.space().free > 2400 {
-                fs.write(&cx, full, at, &[1; 65_536], now(&cx)).await.expect("room");
-                at += 65_536;
-            }
-            fs.sync(&cx).await.expect("it is written");
-            for f in &files[..synced as usize] {
-                fs.write(&cx, *f, 0, b"new", now(&cx)).await.expect("it is in the inode");
-                fs.fsync(&cx, *f, false).await.expect("it is written");
-            }
-            cx.now()
-        });
-        store.cut(at, &mut Rng::stream(1, "cut", 0)).expect("no rule was broken");
-        run(2, async move |cx| {
-            let medium = store.medium(&cx).await;
-            let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
-            let (fs, _) = mounted.unwrap_or_else(|e| panic!("behind {synced} fsyncs: {e}"));
-            for i in 0..synced {
-                let f =
-                    fs.lookup(&cx, ROOT, format!("f{i}").as_bytes()).await.expect("it is there");
-                assert!(content(&cx, &fs, f.ino).await == b"new", "f{i} of {synced}");
-            }
-            fs.unmount(&cx).await.expect("it is written");
-            sound_on(&cx, &medium).await;
-        });
-    }
 }
