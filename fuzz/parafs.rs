@@ -69,7 +69,7 @@ fn strike(device: &Overlay, change: &[u8]) {
                 sector[4..8].copy_from_slice(&sum.to_le_bytes());
             }
             false => {
-                let seed = crc32c(&device.sector(0)[16..32]);
+                let seed = crc32c(&base()[16..32]);
                 let sum = crc32c_append(seed, &sector[..end]);
                 sector[end..].copy_from_slice(&sum.to_le_bytes());
             }

@@ -58,19 +58,6 @@ pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Resu
     Err(FsError::Damaged(why.into()))
 }
 
-/// The superblock: either copy will do. Where there is none at all nothing is damaged.
-pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
-    let mut why = FsError::NotFound;
-    for copy in 0..SUPERBLOCKS {
-        match superblock_copy(cx, medium, copy).await {
-            Ok(sb) => return Ok(sb),
-            Err(FsError::NotFound) => {}
-            Err(e) => why = e,
-        }
-    }
-    Err(why)
-}
-
 /// The superblock that leads to a checkpoint and to its root, and that checkpoint: of two copies that
 /// are whole one may say what is not so. Where neither leads to a root the first one counts.
 pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
@@ -87,6 +74,23 @@ pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)>
         }
     }
     rootless.ok_or(first.unwrap_or(why))
+}
+
+/// The superblock by itself: the one of [`open`], and where there is no checkpoint the first copy that is
+/// whole. Where there is none at all nothing is damaged.
+pub(crate) async fn superblock(cx: &Cx, medium: &Medium) -> Result<Superblock> {
+    if let Ok((sb, _)) = open(cx, medium).await {
+        return Ok(sb);
+    }
+    let mut why = FsError::NotFound;
+    for copy in 0..SUPERBLOCKS {
+        match superblock_copy(cx, medium, copy).await {
+            Ok(sb) => return Ok(sb),
+            Err(FsError::NotFound) => {}
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
 }
 
 /// A checkpoint leads to the node of the root, and that is one of this file system.
