@@ -5,7 +5,6 @@
 //! nothing is drawn on a terminal that is none. Never: computes a result.
 
 mod args;
-mod args_files;
 mod commands;
 mod draw;
 mod machine;

@@ -1,4 +1,4 @@
-//! The command line of `fsck` and `dump`, as clap reads it.
+//! The command line of `mkfs`, `mount`, `fsck` and `dump`, as clap reads it.
 //!
 //! Owns: names and help texts. Never: checks what a value means; that is where it is used.
 
@@ -52,4 +52,39 @@ pub(crate) struct Dump {
     /// Target of the drive, the only one without it
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Mkfs {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Target of the drive: the only one without it, or a new one where there is none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// What it is called, at most 64 bytes
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) label: String,
+    /// Replace a file system that is there: what is in it is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct MountFs {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Where to mount it
+    #[arg(value_name = "DIRECTORY", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Target of the drive, the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Nothing can be changed there
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Requests take no device time: as fast as this machine goes
+    #[arg(long)]
+    pub(crate) null_latency: bool,
 }
