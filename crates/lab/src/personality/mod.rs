@@ -1,7 +1,7 @@
 //! Programs that work on files, in virtual time: Filebench's personalities and others.
 //!
-//! Owns: a file system that is made for a run ([`Files`]), Filebench's set of files, threads as
-//! tasks that work without a pause, what came of each kind of call ([`Work`]). The other programs
+//! Owns: Filebench's set of files, threads as tasks that work without a pause, what came of a run
+//! ([`Work`]). The file system is of `files.rs`, kinds of calls of `calls.rs`. The other programs
 //! have files of their own: `postmark.rs`,
 //! `mobibench.rs`, `sqlite/` (Mobibench on a real SQLite), `ycsb.rs` with its store. Promises: every byte that
 //! is read is compared with what was written; the same seed gives the same run; a file system that
@@ -12,7 +12,9 @@
 //! once, when they are made, as a kernel's cache of names would have them; files at each call.
 
 mod blocks;
+mod calls;
 mod contents;
+mod files;
 mod levels;
 pub mod mobibench;
 pub mod postmark;
@@ -20,23 +22,20 @@ pub mod sqlite;
 mod store;
 pub mod ycsb;
 
-use crate::experiment::{FileSystem, Target};
-use crate::histogram::Latencies;
-use crate::room::{self, Reader, Tight};
 use crate::run::{
-    CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, RunPlan, Subject, Watch, Work as Asked,
-    steady,
+    CpuSpan, Measured, Monitor, Prepared, Recorder, RunPlan, Subject, Work as Asked, steady,
 };
 use crate::together::Together;
+pub use calls::{CallKind, CallRecord, Calls};
 use contents::Contents;
+pub(crate) use files::Files;
+pub use files::{Checked, FileError};
+use files::{failed, now};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES, mutant};
 use flashlane_files::{Actor, Call, Kind, Planned, Rotation, Settings, Tree};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
-use flashlane_parafs::{
-    Fs, FsError, Layout, Make, Medium, New, Nid, ROOT, Report, Stats, Time, UsedPage, check_pages,
-    mkfs,
-};
+use flashlane_parafs::{Fs, FsError, New, Nid, ROOT, Stats};
 use flashlane_rt::{CoreId, Cx, Join};
 pub(crate) use levels::{FILE_SYSTEM, LEVELS, levels};
 use mobibench::Mobibench;
@@ -135,176 +134,6 @@ impl FileJob {
     }
 }
 
-/// A kind of call that results count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallKind {
-    /// By Filebench's words.
-    Files(Kind),
-    /// Part of a file, or a record.
-    Read,
-    Write,
-    /// Of records.
-    Update,
-    Insert,
-    Scan,
-    ReadModifyWrite,
-    /// What a store does to its files; these are no calls of its users.
-    PageRead,
-    PageWrite,
-    DoubleWrite,
-    RedoWrite,
-    RedoSync,
-    PageSync,
-    /// To a rollback journal or a WAL.
-    JournalWrite,
-    JournalSync,
-}
-
-/// Those that are not Filebench's, with their words.
-const OTHERS: [(CallKind, &str); 14] = [
-    (CallKind::Read, "read"),
-    (CallKind::Write, "write"),
-    (CallKind::Update, "update"),
-    (CallKind::Insert, "insert"),
-    (CallKind::Scan, "scan"),
-    (CallKind::ReadModifyWrite, "readmodifywrite"),
-    (CallKind::PageRead, "pageread"),
-    (CallKind::PageWrite, "pagewrite"),
-    (CallKind::DoubleWrite, "doublewrite"),
-    (CallKind::RedoWrite, "redowrite"),
-    (CallKind::RedoSync, "redosync"),
-    (CallKind::PageSync, "pagesync"),
-    (CallKind::JournalWrite, "journalwrite"),
-    (CallKind::JournalSync, "journalsync"),
-];
-const KINDS: usize = Kind::ALL.len() + OTHERS.len();
-
-impl CallKind {
-    /// In the order of results.
-    pub const ALL: [CallKind; KINDS] = {
-        let mut all = [CallKind::Read; KINDS];
-        let mut i = 0;
-        while i < KINDS {
-            all[i] = match i < Kind::ALL.len() {
-                true => CallKind::Files(Kind::ALL[i]),
-                false => OTHERS[i - Kind::ALL.len()].0,
-            };
-            i += 1;
-        }
-        all
-    };
-
-    pub fn word(self) -> &'static str {
-        match self {
-            CallKind::Files(kind) => kind.word(),
-            other => OTHERS[other.index() - Kind::ALL.len()].1,
-        }
-    }
-
-    fn index(self) -> usize {
-        CallKind::ALL.iter().position(|kind| *kind == self).expect("all are listed")
-    }
-
-    /// Whether it is a program's own, and no call of its users.
-    pub fn is_inner(self) -> bool {
-        use CallKind::{
-            DoubleWrite, JournalSync, JournalWrite, PageRead, PageSync, PageWrite, RedoSync,
-            RedoWrite,
-        };
-        matches!(
-            self,
-            PageRead
-                | PageWrite
-                | PageSync
-                | DoubleWrite
-                | RedoWrite
-                | RedoSync
-                | JournalWrite
-                | JournalSync
-        )
-    }
-
-    /// What it is for those who count requests.
-    fn op(self) -> Option<BlockOp> {
-        match self {
-            CallKind::Files(Kind::ReadWhole) | CallKind::Read | CallKind::Scan => {
-                Some(BlockOp::Read)
-            }
-            CallKind::Files(Kind::WriteWhole | Kind::Append | Kind::AppendLog)
-            | CallKind::Write
-            | CallKind::Update
-            | CallKind::Insert
-            | CallKind::ReadModifyWrite => Some(BlockOp::Write),
-            CallKind::Files(Kind::Fsync) => Some(BlockOp::Flush),
-            _ => None,
-        }
-    }
-}
-
-impl From<Kind> for CallKind {
-    fn from(kind: Kind) -> CallKind {
-        CallKind::Files(kind)
-    }
-}
-
-/// Why files could not be worked on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FileError {
-    /// A file system does not fit, for a reason that somebody who knows the device has to explain.
-    #[error("{0}")]
-    Tight(Tight),
-    /// The same, with what would do.
-    #[error("{0}")]
-    NoRoom(String),
-    #[error("{what}: {source}")]
-    Fs { what: String, source: FsError },
-    #[error(
-        "the files of `{job}` take {wanted} at first, and the file system has room for {there}: make \
-         them fewer or smaller ({keys}), or the device larger (`[device.geometry] chunks_per_pu`, or \
-         `capacity` under [device])"
-    )]
-    Room { job: String, wanted: Bytes, there: Bytes, keys: &'static str },
-    #[error(
-        "{calls} calls of `{job}` took no time at all, so it would never end: let the host's work cost \
-         something (`costs` under [run]), or end it by `ops`"
-    )]
-    NoTime { job: String, calls: u64 },
-    #[error(
-        "{calls} calls of `{job}` failed, and none has written anything meanwhile ({why}): make its \
-         files fewer or smaller ({keys}), or the device larger"
-    )]
-    Full { job: String, calls: u64, why: String, keys: &'static str },
-    #[error(
-        "no thread of `{job}` has found a file for {since}, so it would never end: give it more files \
-         (`nfiles`) than threads (`nthreads`)"
-    )]
-    NoFile { job: String, since: Ns },
-    #[error(
-        "{calls} calls of `{job}` in a row have written nothing, so it would never have `written` what it is \
-         to: give it more files (`nfiles`) than threads (`nthreads`), or end it by `ops` or `runtime`"
-    )]
-    NoWrite { job: String, calls: u64 },
-}
-
-impl FileError {
-    /// As whoever made this target is told it.
-    pub(crate) fn on(self, target: &Target, like: &FileSystem, seed: u64) -> FileError {
-        match self {
-            FileError::Tight(tight) => {
-                let (wanted, to) = (like.wanted(), (seed, Reader::Experiment));
-                let says = || room::says(&tight, &target.stack, &wanted, to);
-                FileError::NoRoom(room::meanwhile(says))
-            }
-            other => other,
-        }
-    }
-}
-
-fn failed(what: &str) -> impl Fn(FsError) -> FileError {
-    move |source| FileError::Fs { what: what.into(), source }
-}
-
 /// Bytes that a thread reads or writes at once at most: more than a file system takes in one step
 /// would only take memory.
 const PIECE: u64 = 1 << 20;
@@ -321,220 +150,6 @@ const LOOK_EVERY: u64 = 512;
 /// Types and permissions of what is made.
 const FOLDER: u16 = 0o040_755;
 const FILE: u16 = 0o100_644;
-
-/// A mounted file system, made for a run.
-pub(crate) struct Files {
-    fs: Arc<Fs>,
-    medium: Medium,
-}
-
-impl Files {
-    /// Makes a file system on a medium, and mounts it.
-    ///
-    /// # Errors
-    /// The medium can't have one.
-    pub(crate) async fn make(
-        cx: &Cx,
-        medium: Medium,
-        like: &FileSystem,
-    ) -> Result<Files, FileError> {
-        let layout = room::plan(&medium, &like.wanted()).map_err(FileError::Tight)?;
-        let make = Make { spare_segments: like.spare_segments, ..Make::default() };
-        let made = mkfs(cx, medium.clone(), layout, &make, now(cx)).await;
-        made.map_err(failed("making a file system"))?;
-        let mounted = Fs::mount(cx, medium.clone(), like.options).await;
-        let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;
-        Ok(Files { fs, medium })
-    }
-
-    /// Sectors that files and nodes can have, and those that they have.
-    pub(crate) fn sectors(&self) -> (u64, u64) {
-        let space = self.fs.space();
-        let sectors = self.page_sectors();
-        (space.pages * sectors, (space.pages - space.free) * sectors)
-    }
-
-    fn page_sectors(&self) -> u64 {
-        u64::from(self.fs.space().page_bytes) / SECTOR_BYTES as u64
-    }
-
-    /// A look at the stack sees what the file system has written, too.
-    fn watch(&self, stack: &Watch) -> Watch {
-        let (fs, page) = (self.fs.clone(), self.page_sectors());
-        let probe = stack.probe.clone().map(|below| -> Probe {
-            Rc::new(move |now| {
-                let mut sample = below(now);
-                sample.counted.push((FILE_SYSTEM, levels::counted(&fs.stats(), page)));
-                sample
-            })
-        });
-        Watch { probe, ..stack.clone() }
-    }
-
-    /// Whether the first files of all jobs have room, each with an inode, and folders.
-    ///
-    /// # Errors
-    /// They have not.
-    pub(crate) fn fits(&self, jobs: &[&FileJob], seed: u64) -> Result<(), FileError> {
-        let space = self.fs.space();
-        let page = u64::from(space.page_bytes);
-        let mut free = space.free;
-        for (index, job) in jobs.iter().enumerate() {
-            let pages = job.first_pages(seed, index, page);
-            if pages > free {
-                let (wanted, there) = (Bytes::new(pages * page), Bytes::new(free * page));
-                let (job, keys) = (job.name.clone(), job.program.keys_of_size());
-                return Err(FileError::Room { job, wanted, there, keys });
-            }
-            free -= pages;
-        }
-        Ok(())
-    }
-
-    /// Prepares the files of all jobs, then has their threads work.
-    ///
-    /// # Errors
-    /// Something can't be done, and it is no error that a run is about.
-    pub(crate) async fn run(
-        &self,
-        cx: &Cx,
-        subject: Subject,
-        plan: &RunPlan,
-        monitor: Rc<dyn Monitor>,
-    ) -> Result<Measured, FileError> {
-        let asked = plan.work.iter().filter_map(|work| match work {
-            Asked::Files(job) => Some(job),
-            _ => None,
-        });
-        let asked: Vec<&FileJob> = asked.collect();
-        self.fits(&asked, plan.seed)?;
-        let room = Bytes::new(self.sectors().0 * SECTOR_BYTES as u64);
-        let jobs = asked.iter().enumerate();
-        let jobs =
-            jobs.map(|(index, job)| Rc::new(Job::new(job, plan.seed, index, room))).collect();
-        let bench = Rc::new(Bench {
-            fs: self.fs.clone(),
-            subject,
-            monitor,
-            submit_cost: cx.stage_cost("host.submit"),
-            jobs,
-            recorder: RefCell::default(),
-            calls: RefCell::default(),
-            written: Cell::new(0),
-            done: Cell::new(0),
-            instant: Cell::new((Ns::ZERO, 0)),
-            failures: Cell::new(0),
-            last: Cell::new(Ns::ZERO),
-            cleaned: Cell::new(0),
-            cleaning: Cell::new(None),
-            end: RefCell::new(None),
-            refused: RefCell::new(None),
-        });
-        for job in &bench.jobs {
-            bench.prepare(cx, job).await?;
-        }
-        let prepared = bench.done.replace(0);
-        // What the preparation left to be written is none of the measured part.
-        self.fs.sync(cx).await.map_err(failed("writing the first files back"))?;
-        if !bench.is_over() && plan.rest > Ns::ZERO {
-            cx.sleep(plan.rest).await;
-        }
-        let (capacity, used) = self.sectors();
-        let (before, below) = (bench.stats(), (bench.subject.stats)());
-        let (course, by_then) = (bench.course(), self.fs.stats());
-        let cpu = CpuSpan::until_now(cx);
-        let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
-        let watch = self.watch(&bench.subject.watch);
-        bench.recorder.borrow_mut().begin(cx.now(), &watch);
-        bench.last.set(cx.now());
-        bench.cleaned.set(bench.cleaned());
-        (bench.subject.begin)();
-        bench.work(cx).await;
-        {
-            let mut recorder = bench.recorder.borrow_mut();
-            recorder.end = recorder.end.max(bench.last.get());
-            recorder.close(&|| bench.course());
-        }
-        let cpu = CpuSpan::until_now(cx).since(&cpu);
-        let to = bench.subject.contention.as_ref().map(|look| look(cx.now()));
-        let contention = to.zip(contention).map(|(to, from)| to.since(&from));
-        // What the threads wrote is in pages in memory: it counts once it is on the medium.
-        if let Err(e) = self.fs.sync(cx).await {
-            bench.over(End::of(e, "sync"));
-        }
-        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
-        let (stats, calls) = (self.fs.stats().since(&by_then), bench.calls.take());
-        let mapped = (used, self.sectors().1);
-        bench.check(cx).await;
-        let (mut interrupted, mut read_only, mut broken) = (false, None, None);
-        match bench.end.take() {
-            Some(End::Interrupted) => interrupted = true,
-            Some(End::ReadOnly(why)) => read_only = Some(why),
-            Some(End::Broken(why)) => broken = Some(why),
-            Some(End::Error(e)) => return Err(e),
-            None => {}
-        }
-        let recorder = bench.recorder.take();
-        let work = Work {
-            calls,
-            prepared_files: prepared,
-            prepared_bytes: bench.jobs.iter().map(|job| job.prepared.get()).sum(),
-            written_below: now_below.host_written - below.host_written,
-            read_below: now_below.host_read - below.host_read,
-            stats,
-            page_sectors: self.page_sectors(),
-            cleaning: bench.cleaning.get().map(|began| began - recorder.start),
-            checked: None,
-            together: None,
-            broken,
-            refused: bench.refused.take(),
-        };
-        Ok(Measured {
-            steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
-            recorder,
-            before,
-            after,
-            interrupted,
-            read_only,
-            prepared: Prepared { rest_ns: plan.rest.as_ns(), ..Prepared::default() },
-            mapped,
-            capacity,
-            submit_cost: bench.submit_cost,
-            cpu,
-            contention,
-            replayed: Vec::new(),
-            ended_in_ramp: false,
-            files: Some(work),
-        })
-    }
-
-    /// Looks through the tables in memory, unmounts, and checks what is on the medium then: what that has
-    /// looked at, and what lies where.
-    ///
-    /// # Errors
-    /// Something is not as it must be.
-    pub(crate) async fn end(&self, cx: &Cx) -> Result<(Checked, Layout, Vec<UsedPage>), String> {
-        let walked = self.fs.walk().map_err(|why| format!("the file system in memory: {why}"));
-        self.fs.unmount(cx).await.map_err(|e| format!("unmounting the file system: {e}"))?;
-        walked?;
-        let report = check_pages(cx, &self.medium).await;
-        let (report, layout, used) =
-            report.map_err(|e| format!("checking the file system: {e}"))?;
-        match (report.problems.first(), report.clean) {
-            (Some(first), _) => {
-                Err(format!("the file system has {} faults: {first}", report.found))
-            }
-            (None, false) => Err("the file system was unmounted, and does not say so".into()),
-            (None, true) => Ok((Checked::of(&report), layout, used)),
-        }
-    }
-}
-
-/// Seconds since the run began; it begins in 1970.
-fn now(cx: &Cx) -> Time {
-    let ns = cx.now().as_ns();
-    Time { seconds: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
-}
 
 /// What came of a run on files.
 pub struct Work {
@@ -560,37 +175,6 @@ pub struct Work {
     /// What the first call that found no room was, where its program has words for that.
     pub refused: Option<String>,
 }
-
-/// What the check at the end has looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Checked {
-    pub files: u64,
-    pub directories: u64,
-    pub nodes: u64,
-    pub pages: u64,
-}
-
-impl Checked {
-    fn of(report: &Report) -> Checked {
-        let Report { files, directories, nodes, pages, .. } = *report;
-        Checked { files, directories, nodes, pages }
-    }
-}
-
-/// Calls of one kind.
-#[derive(Clone, Default)]
-pub struct CallRecord {
-    /// Of those that ended well.
-    pub latency: Latencies,
-    /// Read or written.
-    pub bytes: u64,
-    pub failed: u64,
-    /// That found no file.
-    pub skipped: u64,
-}
-
-/// By kind, in the order of [`CallKind::ALL`].
-pub type Calls = [CallRecord; CallKind::ALL.len()];
 
 /// Why nothing more is done.
 enum End {
@@ -714,6 +298,125 @@ impl Job {
             }
             _ => format!("{}/{}", self.asked.name, self.place(file).1),
         }
+    }
+}
+
+impl Files {
+    /// Prepares the files of all jobs, then has their threads work.
+    ///
+    /// # Errors
+    /// Something can't be done, and it is no error that a run is about.
+    pub(crate) async fn run(
+        &self,
+        cx: &Cx,
+        subject: Subject,
+        plan: &RunPlan,
+        monitor: Rc<dyn Monitor>,
+    ) -> Result<Measured, FileError> {
+        let asked = plan.work.iter().filter_map(|work| match work {
+            Asked::Files(job) => Some(job),
+            _ => None,
+        });
+        let asked: Vec<&FileJob> = asked.collect();
+        self.fits(&asked, plan.seed)?;
+        let room = Bytes::new(self.sectors().0 * SECTOR_BYTES as u64);
+        let jobs = asked.iter().enumerate();
+        let jobs =
+            jobs.map(|(index, job)| Rc::new(Job::new(job, plan.seed, index, room))).collect();
+        let bench = Rc::new(Bench {
+            fs: self.fs.clone(),
+            subject,
+            monitor,
+            submit_cost: cx.stage_cost("host.submit"),
+            jobs,
+            recorder: RefCell::default(),
+            calls: RefCell::default(),
+            written: Cell::new(0),
+            done: Cell::new(0),
+            instant: Cell::new((Ns::ZERO, 0)),
+            failures: Cell::new(0),
+            last: Cell::new(Ns::ZERO),
+            cleaned: Cell::new(0),
+            cleaning: Cell::new(None),
+            end: RefCell::new(None),
+            refused: RefCell::new(None),
+        });
+        for job in &bench.jobs {
+            bench.prepare(cx, job).await?;
+        }
+        let prepared = bench.done.replace(0);
+        // What the preparation left to be written is none of the measured part.
+        self.fs.sync(cx).await.map_err(failed("writing the first files back"))?;
+        if !bench.is_over() && plan.rest > Ns::ZERO {
+            cx.sleep(plan.rest).await;
+        }
+        let (capacity, used) = self.sectors();
+        let (before, below) = (bench.stats(), (bench.subject.stats)());
+        let (course, by_then) = (bench.course(), self.fs.stats());
+        let cpu = CpuSpan::until_now(cx);
+        let contention = bench.subject.contention.as_ref().map(|look| look(cx.now()));
+        let watch = self.watch(&bench.subject.watch);
+        bench.recorder.borrow_mut().begin(cx.now(), &watch);
+        bench.last.set(cx.now());
+        bench.cleaned.set(bench.cleaned());
+        (bench.subject.begin)();
+        bench.work(cx).await;
+        {
+            let mut recorder = bench.recorder.borrow_mut();
+            recorder.end = recorder.end.max(bench.last.get());
+            recorder.close(&|| bench.course());
+        }
+        let cpu = CpuSpan::until_now(cx).since(&cpu);
+        let to = bench.subject.contention.as_ref().map(|look| look(cx.now()));
+        let contention = to.zip(contention).map(|(to, from)| to.since(&from));
+        // What the threads wrote is in pages in memory: it counts once it is on the medium.
+        if let Err(e) = self.fs.sync(cx).await {
+            bench.over(End::of(e, "sync"));
+        }
+        let (after, now_below) = (bench.stats(), (bench.subject.stats)());
+        let (stats, calls) = (self.fs.stats().since(&by_then), bench.calls.take());
+        let mapped = (used, self.sectors().1);
+        bench.check(cx).await;
+        let (mut interrupted, mut read_only, mut broken) = (false, None, None);
+        match bench.end.take() {
+            Some(End::Interrupted) => interrupted = true,
+            Some(End::ReadOnly(why)) => read_only = Some(why),
+            Some(End::Broken(why)) => broken = Some(why),
+            Some(End::Error(e)) => return Err(e),
+            None => {}
+        }
+        let recorder = bench.recorder.take();
+        let work = Work {
+            calls,
+            prepared_files: prepared,
+            prepared_bytes: bench.jobs.iter().map(|job| job.prepared.get()).sum(),
+            written_below: now_below.host_written - below.host_written,
+            read_below: now_below.host_read - below.host_read,
+            stats,
+            page_sectors: self.page_sectors(),
+            cleaning: bench.cleaning.get().map(|began| began - recorder.start),
+            checked: None,
+            together: None,
+            broken,
+            refused: bench.refused.take(),
+        };
+        Ok(Measured {
+            steady: steady::judge(recorder.timeline.buckets(), &course.into(), false, interrupted),
+            recorder,
+            before,
+            after,
+            interrupted,
+            read_only,
+            prepared: Prepared { rest_ns: plan.rest.as_ns(), ..Prepared::default() },
+            mapped,
+            capacity,
+            submit_cost: bench.submit_cost,
+            cpu,
+            contention,
+            replayed: Vec::new(),
+            ended_in_ramp: false,
+            files: Some(work),
+        })
     }
 }
 
