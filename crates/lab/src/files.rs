@@ -16,7 +16,7 @@ use flashlane_ftl::layer::MountHow;
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
-pub use flashlane_parafs::fuse::{Clock, time_from};
+pub use flashlane_parafs::fuse::{Clock, How, time_from};
 use flashlane_parafs::{
     Fs, FsError, Make, Medium, Options, Shape, check, mkfs, repair, segments_for_files,
 };
@@ -296,7 +296,9 @@ pub struct Mounting {
     pub at: PathBuf,
     /// Requests take the device's time.
     pub timing: bool,
-    pub read_only: bool,
+    pub how: How,
+    /// What is written is durable so long after that, though nobody asks for it.
+    pub commit: Ns,
     pub clock: Clock,
 }
 
@@ -349,10 +351,11 @@ async fn use_it(
     monitor: Rc<dyn Monitor>,
     (ready, say): (impl Fn(&Recovered), impl Fn(&dyn fmt::Display)),
 ) -> Result<(), FilesError> {
-    let (fs, found) = Fs::mount(&cx, medium, Options::default()).await.map_err(of_fs(&name))?;
-    let Mounting { at, read_only, clock, .. } = mounting;
+    let options = Options { commit: mounting.commit, ..Options::default() };
+    let (fs, found) = Fs::mount(&cx, medium, options).await.map_err(of_fs(&name))?;
+    let Mounting { at, how, clock, .. } = mounting;
     let source = mounting.image.display().to_string();
-    let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, read_only, clock);
+    let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, how, clock);
     let mounted = match mounted {
         Ok(mounted) => mounted,
         Err(source) => {

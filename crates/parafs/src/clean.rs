@@ -236,7 +236,8 @@ impl State {
     pub(crate) fn movable(&self, kept: u32) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
-        free.saturating_sub(self.dirty_nodes.len() as u64 + self.nodes_of_mount()) / 2
+        let dirty = self.dirty_nodes.len() as u64 + self.dirty_entries();
+        free.saturating_sub(dirty + self.nodes_of_mount()) / 2
     }
 
     /// Of the regions that have less than their share of `wanted` free segments, those that are cleaned

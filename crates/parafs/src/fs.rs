@@ -8,7 +8,7 @@ use crate::channels::{Channels, Kind, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Inode, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
-    SummarySector, Superblock, WINDOW_SEGMENTS, WindowSector,
+    SummarySector, Superblock, WINDOW_WORDS, WindowSector,
 };
 use crate::medium::Medium;
 use crate::mount::in_sector;
@@ -412,11 +412,8 @@ impl Fs {
         }
         // As many as a sector of the window names, those of this head first.
         chosen.sort_by_key(|(_, other)| *other != region);
-        chosen.truncate(WINDOW_SEGMENTS);
-        if s.window.len() + chosen.len() > WINDOW_SEGMENTS {
-            s.window.clear();
-            s.window_used += 1;
-        }
+        chosen.truncate(WINDOW_WORDS);
+        s.next_window(chosen.len());
         // Whoever takes a checkpoint can't wait for one: the last sector is theirs.
         let sectors = self.sb.layout.window_sectors;
         match s.window_used {
@@ -424,12 +421,11 @@ impl Fs {
             used if used + 1 == sectors && !s.has_checkpointer => return Ok(None),
             _ => {}
         }
-        let named = chosen.iter().map(|(segment, _)| (*segment, heat as u8));
-        s.window.extend(named);
+        let named = chosen.iter().map(|(segment, _)| (*segment, heat as u8)).collect();
         s.assigning = true;
         // They are nobody else's meanwhile.
         s.segments.promise(&chosen);
-        let sector = WindowSector { version: s.version, segments: s.window.clone() };
+        let sector = s.into_window(named);
         Ok(Some(Promised { chosen, number: s.window_used, sector }))
     }
 
@@ -443,6 +439,20 @@ impl Fs {
 }
 
 impl State {
+    /// The sector of the window that has room for so many words is the current one.
+    pub(crate) fn next_window(&mut self, words: usize) {
+        if self.window.len() + words > WINDOW_WORDS {
+            self.window.clear();
+            self.window_used += 1;
+        }
+    }
+
+    /// The current sector of the window with more words.
+    pub(crate) fn into_window(&mut self, words: Vec<(u32, u8)>) -> WindowSector {
+        self.window.extend(words);
+        WindowSector { version: self.version, words: self.window.clone() }
+    }
+
     /// Free segments that a head gets next.
     fn choose(&self, region: u32, heat: Heat, each: u64, cleaners: Cleaners) -> Vec<(u32, u32)> {
         let keep = (self.takes_back_below(cleaners), self.free_min());

@@ -87,8 +87,18 @@ thread_local! {
     static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How a file system is mounted on a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    pub read_only: bool,
+    /// Each write is handed on at once: the kernel keeps none of them, and a full file system is told to
+    /// whoever writes.
+    pub write_through: bool,
+}
+
 /// What the kernel asks, on a thread that reads it.
 struct Calls {
+    how: How,
     fs: Arc<Fs>,
     queue: Arc<Queue>,
     clock: Clock,
@@ -156,13 +166,13 @@ impl Mounted {
         fs: Arc<Fs>,
         at: &Path,
         source: &str,
-        read_only: bool,
+        how: How,
         clock: Clock,
     ) -> io::Result<Mounted> {
         let queue = Arc::<Queue>::default();
         let kernel = Kernel::default();
         let (queued, told) = (queue.clone(), kernel.clone());
-        let calls = Calls { fs: fs.clone(), queue: queued, clock, kernel: told };
+        let calls = Calls { how, fs: fs.clone(), queue: queued, clock, kernel: told };
         let mut config = Config::default();
         (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
@@ -170,7 +180,7 @@ impl Mounted {
             // `MountOption::Subtype` is lost where root mounts without fusermount.
             MountOption::CUSTOM("subtype=parafs".into()),
             MountOption::DefaultPermissions,
-            if read_only { MountOption::RO } else { MountOption::RW },
+            if how.read_only { MountOption::RO } else { MountOption::RW },
         ];
         // Root's are everybody's, and have what any other file system has.
         config.acl = SessionACL::Owner;
@@ -453,7 +463,6 @@ impl Filesystem for Calls {
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_BIG_WRITES,
             InitFlags::FUSE_MAX_PAGES,
-            InitFlags::FUSE_WRITEBACK_CACHE,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -462,6 +471,9 @@ impl Filesystem for Calls {
         ] {
             // An old kernel has less, and is slower.
             let _ = config.add_capabilities(wish);
+        }
+        if !self.how.write_through {
+            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         let refused = |what| io::Error::other(format!("the kernel does not take {what}"));
         config.set_max_write(BYTES_MAX).map_err(|_| refused("writes of 1 MiB"))?;

@@ -252,16 +252,18 @@ impl Fs {
         }
         let (state, changed) = (Mutex::new(state), Notify::new());
         let fs = Arc::new(Fs { medium, sb, options, channels, state, changed });
+        // Whoever was killed may have left what can be read and is not durable, its last checkpoint, too. What
+        // is written from now on goes by that.
+        if !mutant!("parafs.mount-unflushed") {
+            fs.flush(cx).await?;
+        }
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         if !pack.clean {
             fs.lock().recovering = true;
             let unnamed = fs.lock().segments.without_content();
-            let counting =
-                recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
-            if let Some(counting) = counting
-                && !mutant!("parafs.mount-frees-nothing")
-            {
-                fs.free_again(cx, &unnamed, &counting).await;
+            let rolled = recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
+            if !mutant!("parafs.mount-frees-nothing") && recover::settle(cx, &fs, &rolled).await? {
+                fs.free_again(cx, &unnamed, &rolled.segments).await;
             }
         }
         recovered.orphans = fs.end_orphans(cx).await?;

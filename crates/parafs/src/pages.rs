@@ -23,6 +23,8 @@ pub(crate) struct Page {
 struct Dirty {
     /// When it got the first of them.
     since: u64,
+    /// It was one of [`Pages::dirs`] then.
+    of_directory: bool,
     pages: BTreeSet<u64>,
 }
 
@@ -105,14 +107,14 @@ impl Pages {
 
     fn soil(&mut self, ino: Nid, index: u64) {
         let now = self.tick();
-        let since = &mut self.since;
+        let (since, of_directory) = (&mut self.since, self.dirs.contains(&ino));
         let dirty = self.dirty.entry(ino).or_insert_with(|| {
             since.insert(now, ino);
-            Dirty { since: now, pages: BTreeSet::new() }
+            Dirty { since: now, of_directory, pages: BTreeSet::new() }
         });
         let more = usize::from(dirty.pages.insert(index));
         self.dirty_count += more;
-        self.dirty_entries += if self.dirs.contains(&ino) { more } else { 0 };
+        self.dirty_entries += if dirty.of_directory { more } else { 0 };
     }
 
     /// Its write begins.
@@ -153,7 +155,7 @@ impl Pages {
         let Some(dirty) = self.dirty.get_mut(&ino) else { return };
         let less = usize::from(dirty.pages.remove(&index));
         self.dirty_count -= less;
-        self.dirty_entries -= if self.dirs.contains(&ino) { less } else { 0 };
+        self.dirty_entries -= if dirty.of_directory { less } else { 0 };
         if dirty.pages.is_empty() {
             self.since.remove(&dirty.since);
             self.dirty.remove(&ino);

@@ -9,8 +9,8 @@
 use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Batch, Dentry, Footer, Heads, Inode, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
-    WindowSector,
+    Addr, Batch, Dentry, Footer, Heads, Inode, NOT_TAKEN, Nid, NodeKind, NodePage, Owner, Pack,
+    SECTOR, TAKEN_TO, WINDOW_WORDS, WindowSector,
 };
 use crate::fs::Fs;
 use crate::medium::Written;
@@ -21,6 +21,7 @@ use crate::state::{State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 
 /// Times that a page is read before it counts as one that was being written when the power went.
@@ -61,18 +62,49 @@ struct Looked {
     unread: u64,
 }
 
-/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere. Said
-/// are the segments with their nodes; nothing where one that was cut short may be whole another time.
+/// Which fsyncs count, by their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// The last one, and those before it that do not.
+    last: u32,
+    but: BTreeSet<u32>,
+}
+
+impl Taken {
+    fn has(&self, number: u32) -> bool {
+        number <= self.last && !self.but.contains(&number)
+    }
+
+    /// What the window says of it.
+    fn words(&self) -> Vec<(u32, u8)> {
+        let but = self.but.iter().map(|number| (*number, NOT_TAKEN));
+        iter::once((self.last, TAKEN_TO)).chain(but).collect()
+    }
+}
+
+/// What became of the fsyncs behind a checkpoint.
+pub(crate) struct Rolled {
+    taken: Taken,
+    /// Segments with their nodes.
+    pub(crate) segments: BTreeSet<u32>,
+    /// Another mount finds the same ones: all could be read, or the window says which were taken.
+    is_sure: bool,
+}
+
+/// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere. Of
+/// those that a mount before this one could not read nothing is taken now: it may have written over what
+/// they name.
 pub(crate) async fn roll_forward(
     cx: &Cx,
     fs: &Arc<Fs>,
     pack: &Pack,
     how: Look,
     recovered: &mut Recovered,
-) -> Result<Option<BTreeSet<u32>>> {
+) -> Result<Rolled> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
-    let segments: Vec<(u32, u32)> = match how {
-        Look::Everywhere => (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect(),
+    let all = || (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect();
+    let (segments, before): (Vec<(u32, u32)>, Option<Taken>) = match how {
+        Look::Everywhere => (all(), None),
         Look::Mount | Look::Repair => window(cx, fs, pack).await?,
     };
     // All channels at a time.
@@ -113,13 +145,22 @@ pub(crate) async fn roll_forward(
     }
     // Files that have lost their name to another one: what they wrote later is nobody's.
     let (mut gone, mut counting) = (BTreeSet::new(), BTreeSet::new());
-    for (_, mut nodes) in batches {
+    let mut taken = Taken { last: 0, but: BTreeSet::new() };
+    for (number, mut nodes) in batches {
+        if before.as_ref().is_some_and(|before| !before.has(number))
+            && !mutant!("parafs.mount-takes-more")
+        {
+            recovered.torn_batches += 1;
+            continue;
+        }
         let Batch { nodes: whole, .. } = nodes[0].footer.batch;
         if nodes.len() != whole as usize && !mutant!("parafs.torn-batches-taken") {
             recovered.torn_batches += 1;
             continue;
         }
         recovered.batches += 1;
+        taken.but.extend(taken.last + 1..number);
+        taken.last = number;
         counting.extend(nodes.iter().map(|found| found.segment));
         if gone.contains(&nodes[0].footer.ino) {
             continue;
@@ -132,31 +173,62 @@ pub(crate) async fn roll_forward(
         let mut s = fs.lock();
         s.segments.age = s.segments.age.max(pack.age);
     }
-    let may_be_whole = unread > 0 && recovered.torn_batches > 0;
-    Ok((!may_be_whole || mutant!("parafs.mount-frees-doubtful")).then_some(counting))
+    let is_sure = unread == 0 || before.is_some();
+    Ok(Rolled { taken, segments: counting, is_sure })
+}
+
+/// Has every mount that follows take what this one has taken, until there is a checkpoint. False where the
+/// window has no room to say so.
+pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<bool> {
+    let words = rolled.taken.words();
+    if rolled.is_sure || mutant!("parafs.mount-frees-doubtful") {
+        return Ok(true);
+    }
+    let (number, sector) = {
+        let mut s = fs.lock();
+        if words.len() > WINDOW_WORDS {
+            return Ok(false);
+        }
+        s.next_window(words.len());
+        // The last one is a checkpoint's.
+        if s.window_used + 1 >= fs.sb.layout.window_sectors {
+            return Ok(false);
+        }
+        (s.window_used, s.into_window(words))
+    };
+    let at = fs.sb.layout.window + number;
+    fs.medium.write_meta(cx, at, &sector.encode(number)).await?;
+    fs.flush(cx).await?;
+    Ok(true)
 }
 
 /// Segments of heads for nodes that may have been written to since the checkpoint, each with the
-/// first page in question.
-async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
+/// first page in question; and what a mount has taken since.
+async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, Option<Taken>)> {
     let layout = fs.sb.layout;
-    let mut given = Vec::new();
+    let (mut given, mut taken) = (Vec::new(), None);
     for number in 0..layout.window_sectors {
         let mut bytes = vec![0; SECTOR];
         fs.medium.read_meta(cx, layout.window + number, &mut bytes).await?;
         match WindowSector::decode(&bytes, number) {
             Ok(window) if window.version == pack.version => {
                 // This mount goes on with it, and may be cut short as the one before.
-                let named: Vec<u32> = window.segments.iter().map(|(segment, _)| *segment).collect();
+                let named: Vec<u32> = window.segments().map(|(segment, _)| segment).collect();
+                given.extend(window.segments());
+                for (number, what) in &window.words {
+                    match *what {
+                        TAKEN_TO => taken.get_or_insert_with(Taken::default).last = *number,
+                        NOT_TAKEN => drop(taken.as_mut().map(|t| t.but.insert(*number))),
+                        _ => {}
+                    }
+                }
                 let mut s = fs.lock();
                 if !mutant!("parafs.window-forgotten") {
-                    (s.window_used, s.window) = (number, window.segments.clone());
+                    (s.window_used, s.window) = (number, window.words);
                 }
                 if !mutant!("parafs.window-free") {
                     s.segments.seen(&named);
                 }
-                drop(s);
-                given.extend(window.segments);
             }
             // Of an older checkpoint, or never written: the window ends before it. A sector that is
             // being written when the power goes names what nobody has used.
@@ -168,7 +240,7 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<Vec<(u32, u32)>> {
             }
         }
     }
-    Ok(with_nodes(&pack.heads, &given, layout.shape.segments()))
+    Ok((with_nodes(&pack.heads, &given, layout.shape.segments()), taken))
 }
 
 /// Of the segments that heads had at the checkpoint, and of those `given` since, these may have nodes,

@@ -2,7 +2,9 @@
 //!
 //! Owns: names and help texts. Never: checks what a value means; that is where it is used.
 
+use super::values::time_of;
 use clap::{Args as ClapArgs, ValueHint};
+use flashlane_lab::lnvm::Ns;
 use std::path::PathBuf;
 
 pub(crate) const FSCK: &str = "\
@@ -84,6 +86,13 @@ pub(crate) struct MountFs {
     /// Nothing can be changed there
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Hand each write on at once: a program on a full file system is told by its `write`, and small
+    /// writes take longer. Without it the kernel keeps them for a while
+    #[arg(long)]
+    pub(crate) write_through: bool,
+    /// Make everything durable so long after it was written, though no program asks for it; 0s never
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
+    pub(crate) commit: Ns,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,

@@ -206,9 +206,12 @@ Exit codes: 0 done, 2 not done.")]
 Examples:
   flashlane mount my.img /mnt
   flashlane mount my.img /mnt --null-latency     as fast as this machine goes
+  flashlane mount my.img /mnt --write-through    `write` says when it is full
 
 It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl-C or SIGTERM end it.
-What programs have made durable (fsync, sync) is on the drive whatever happens.
+What programs have made durable with fsync is on the drive whatever happens, and all else after --commit.
+`sync` has the kernel hand on what it keeps, and makes nothing durable: the kernel does not tell a file
+system in user space of it. `sync FILE` does, by fsync.
 Exit codes: 0 done, 2 not done.")]
     Mount(MountFs),
     /// Check a ParaFS file system that is not mounted, and repair it

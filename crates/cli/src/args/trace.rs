@@ -2,8 +2,8 @@
 //!
 //! Owns: names, help texts, examples. Never: checks what a value means; that is where it is used.
 
-use super::values::{AsJson, no_such, time_of};
 use super::ghosts_of;
+use super::values::{AsJson, no_such, time_of};
 use clap::{Args as ClapArgs, Subcommand, ValueHint};
 use flashlane_lab::lnvm::Ns;
 use flashlane_lab::serve::Ghosts;

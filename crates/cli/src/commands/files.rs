@@ -5,7 +5,9 @@ use crate::args::{Mkfs, MountFs};
 use crate::watch::{Interrupt, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
-use flashlane_lab::files::{self, Making, Mounting, Recovered, Repaired, Time, What, time_from};
+use flashlane_lab::files::{
+    self, How, Making, Mounting, Recovered, Repaired, Time, What, time_from,
+};
 use std::fmt::Display;
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -43,16 +45,22 @@ fn uuid() -> [u8; 16] {
 }
 
 pub(crate) fn mount(args: MountFs) -> Result<Ending> {
-    let MountFs { drive: image, directory, target, read_only, null_latency } = args;
+    let MountFs { drive: image, directory, target, read_only, write_through, commit, null_latency } =
+        args;
+    std::fs::metadata(&image).with_context(|| image.display().to_string())?;
     // A mount that was killed has left the directory so that nobody can look at it.
     files::clear_directory(&directory).with_context(|| directory.display().to_string())?;
-    let about = std::fs::metadata(&directory).with_context(|| directory.display().to_string())?;
+    let about = std::fs::metadata(&directory).with_context(|| {
+        let at = directory.display();
+        format!("{at}: it must be a directory that is there: mkdir {at}")
+    })?;
     if !about.is_dir() {
         bail!("{}: this is no directory", directory.display());
     }
     let at = std::fs::canonicalize(&directory)?;
     let timing = !null_latency;
-    let mounting = Mounting { image, target, at: at.clone(), timing, read_only, clock };
+    let how = How { read_only, write_through };
+    let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, clock };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &at.display().to_string()));
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));

@@ -3,7 +3,7 @@
 //! Owns: the bytes of each. Promises: a sector says which one it is, so that one in the wrong place
 //! is found. Never: knows which of two copies is valid; a checkpoint says that.
 
-use super::layout::{NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_SEGMENTS, bitmap_bytes};
+use super::layout::{NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_WORDS, bitmap_bytes};
 use super::pack::{NatEntry, Owner, SegmentEntry};
 use super::{Addr, FormatError, SECTOR, get16, get32, get64, head, put, put16, put32, put64};
 
@@ -130,22 +130,33 @@ fn number(segment: u32, part: u32) -> u64 {
 /// The last segment that the window can name: four bits of a word are for the head.
 pub(crate) const WINDOW_SEGMENT_MAX: u32 = (1 << 28) - 1;
 
-/// Segments that heads were given since a checkpoint (paper, 3.2: the update window), in the order of that.
+/// Words of the window that are no segment's, in the place of a head: a mount has taken the fsyncs up to
+/// this one, but those that it has not.
+pub(crate) const TAKEN_TO: u8 = 14;
+pub(crate) const NOT_TAKEN: u8 = 15;
+
+/// Segments that heads were given since a checkpoint (paper, 3.2: the update window), in the order of that,
+/// and which fsyncs a mount has taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WindowSector {
     /// Of the checkpoint since which.
     pub(crate) version: u64,
-    /// (segment, whose head it went to)
-    pub(crate) segments: Vec<(u32, u8)>,
+    /// (segment, whose head it went to), or (fsync, [`TAKEN_TO`] or [`NOT_TAKEN`])
+    pub(crate) words: Vec<(u32, u8)>,
 }
 
 impl WindowSector {
+    /// Segments that it names, and of which head each is.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = (u32, u8)> {
+        self.words.iter().copied().filter(|(_, head)| ![TAKEN_TO, NOT_TAKEN].contains(head))
+    }
+
     pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
         let mut bytes = begin(number);
         put64(&mut bytes, 16, self.version);
-        put32(&mut bytes, 24, self.segments.len() as u32);
-        for (i, (segment, head)) in self.segments.iter().take(WINDOW_SEGMENTS).enumerate() {
-            put32(&mut bytes, AREA_HEAD + 4 * i, segment << 4 | u32::from(*head));
+        put32(&mut bytes, 24, self.words.len() as u32);
+        for (i, (what, head)) in self.words.iter().take(WINDOW_WORDS).enumerate() {
+            put32(&mut bytes, AREA_HEAD + 4 * i, what << 4 | u32::from(*head));
         }
         head::seal(&mut bytes, WINDOW);
         bytes
@@ -153,10 +164,10 @@ impl WindowSector {
 
     pub(crate) fn decode(bytes: &[u8], number: u64) -> Result<WindowSector, FormatError> {
         check(bytes, WINDOW, "a sector of the update window", number)?;
-        let count = (get32(bytes, 24) as usize).min(WINDOW_SEGMENTS);
+        let count = (get32(bytes, 24) as usize).min(WINDOW_WORDS);
         let word = |i: usize| get32(bytes, AREA_HEAD + 4 * i);
-        let segments = (0..count).map(|i| (word(i) >> 4, (word(i) & 15) as u8)).collect();
-        Ok(WindowSector { version: get64(bytes, 16), segments })
+        let words = (0..count).map(|i| (word(i) >> 4, (word(i) & 15) as u8)).collect();
+        Ok(WindowSector { version: get64(bytes, 16), words })
     }
 }
 
@@ -191,7 +202,7 @@ mod tests {
 
         let window = WindowSector {
             version: 9,
-            segments: (0..WINDOW_SEGMENTS as u32).map(|i| (i << 10, (i % 6) as u8)).collect(),
+            words: (0..WINDOW_WORDS as u32).map(|i| (i << 10, (i % 16) as u8)).collect(),
         };
         let bytes = window.encode(5);
         assert_eq!(WindowSector::decode(&bytes, 5), Ok(window));

@@ -39,8 +39,8 @@ impl Shape {
 pub(crate) const NAT_ENTRIES: u32 = 508;
 /// Entries of a sector of the summaries.
 pub(crate) const SUMMARY_ENTRIES: u32 = 508;
-/// Segments that a sector of the window names.
-pub(crate) const WINDOW_SEGMENTS: usize = 1000;
+/// Words of a sector of the window: segments that it names, mostly.
+pub(crate) const WINDOW_WORDS: usize = 1000;
 /// Bytes of a segment's entry beside its bitmap.
 pub(crate) const SIT_ENTRY: usize = 16;
 /// Files that are open and have no name, at most: what a checkpoint has room for.

@@ -11,10 +11,10 @@ mod node;
 mod pack;
 mod superblock;
 
-pub(crate) use areas::{NatSector, SitSector, SummarySector, WindowSector};
+pub(crate) use areas::{NOT_TAKEN, NatSector, SitSector, SummarySector, TAKEN_TO, WindowSector};
 pub(crate) use dentry::{Dentries, Dentry, LEVELS_MAX, Slots, name_hash};
 pub(crate) use layout::{
-    HEADS, NAT_ENTRIES, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, SUMMARY_ENTRIES, WINDOW_SEGMENTS,
+    HEADS, NAT_ENTRIES, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, SUMMARY_ENTRIES, WINDOW_WORDS,
 };
 pub use layout::{Layout, LayoutError, Shape};
 pub use node::Time;

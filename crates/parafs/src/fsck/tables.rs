@@ -363,7 +363,7 @@ impl Model<'_> {
                 Ok(window) => {
                     goes_on &= window.version == self.pack.version;
                     let all = self.layout.shape.segments();
-                    let named = window.segments.into_iter().map(|(segment, _)| segment);
+                    let named = window.segments().map(|(segment, _)| segment);
                     let named = named.filter(|segment| goes_on && *segment < all);
                     self.window.extend(named);
                 }
