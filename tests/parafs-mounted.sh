@@ -28,10 +28,10 @@ must() {
     fail "$what (exit $?)"
     tail -n 5 out err | sed 's/^/      | /'
 }
-# Mounts my.img.
+# begin [OPTION...]: mounts my.img.
 begin() {
     : >ready
-    "$bin" mount my.img mnt --null-latency >ready 2>said </dev/null &
+    "$bin" mount my.img mnt --null-latency "$@" >ready 2>said </dev/null &
     server=$!
     for _ in $(seq 100); do
         grep -q "^ready $dir/mnt$" ready && return 0

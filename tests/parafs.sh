@@ -22,7 +22,8 @@ must "mkfs" "$bin" mkfs my.img --label "a label"
 files=$("$bin" mkfs my.img --force --label "a label" | sed -n 's/.*, \([0-9.]*\) MiB of them for files.*/\1/p')
 refused "already (a label)" "$bin" mkfs my.img
 refused "no directory" "$bin" mount my.img my.img
-refused "nowhere" "$bin" mount my.img nowhere
+refused "mkdir nowhere" "$bin" mount my.img nowhere
+refused "no.img" "$bin" mount no.img nowhere
 must "fsck of an empty one" "$bin" fsck my.img
 begin_or_skip
 size=$(df -k mnt | tail -n 1 | awk '{ print $2 / 1024 }')
@@ -107,5 +108,20 @@ if command -v cargo >/dev/null; then
     [ "$(mnt/crate/target/debug/on-parafs)" = "Hello, world!" ] || fail "what was built does not run"
 fi
 rm -rf mnt/d mnt/repository
+end
+# A full file system tells whoever writes, and what nobody made durable is there after a while.
+begin --write-through --commit 100ms || fail "a mount with --write-through: $(head -n 1 said)"
+echo unasked >mnt/unasked
+timeout 120 dd if=/dev/zero of=mnt/full bs=1M >out 2>err </dev/null
+code=$?
+[ $code = 1 ] && grep -q "No space left" err || fail "dd on a full one ends with $code and says: $(tail -n 1 err)"
+sleep 3
+kill -9 "$server"
+wait "$server" 2>/dev/null
+server=
+fusermount3 -uz mnt
+begin || fail "a mount behind a kill: $(head -n 1 said)"
+[ "$(cat mnt/unasked)" = unasked ] || fail "what was written seconds before a kill is gone"
+rm mnt/full
 end
 all_good

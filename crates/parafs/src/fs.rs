@@ -425,7 +425,7 @@ impl Fs {
         s.assigning = true;
         // They are nobody else's meanwhile.
         s.segments.promise(&chosen);
-        let sector = s.into_window(named);
+        let sector = s.window_with(named);
         Ok(Some(Promised { chosen, number: s.window_used, sector }))
     }
 
@@ -448,7 +448,7 @@ impl State {
     }
 
     /// The current sector of the window with more words.
-    pub(crate) fn into_window(&mut self, words: Vec<(u32, u8)>) -> WindowSector {
+    pub(crate) fn window_with(&mut self, words: Vec<(u32, u8)>) -> WindowSector {
         self.window.extend(words);
         WindowSector { version: self.version, words: self.window.clone() }
     }

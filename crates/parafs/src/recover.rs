@@ -194,7 +194,7 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
         if s.window_used + 1 >= fs.sb.layout.window_sectors {
             return Ok(false);
         }
-        (s.window_used, s.into_window(words))
+        (s.window_used, s.window_with(words))
     };
     let at = fs.sb.layout.window + number;
     fs.medium.write_meta(cx, at, &sector.encode(number)).await?;

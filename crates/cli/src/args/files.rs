@@ -90,7 +90,7 @@ pub(crate) struct MountFs {
     /// writes take longer. Without it the kernel keeps them for a while
     #[arg(long)]
     pub(crate) write_through: bool,
-    /// Make everything durable so long after it was written, though no program asks for it; 0s never
+    /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
     pub(crate) commit: Ns,
     /// Requests take no device time: as fast as this machine goes

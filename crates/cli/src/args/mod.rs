@@ -209,9 +209,9 @@ Examples:
   flashlane mount my.img /mnt --write-through    `write` says when it is full
 
 It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl-C or SIGTERM end it.
-What programs have made durable with fsync is on the drive whatever happens, and all else after --commit.
-`sync` has the kernel hand on what it keeps, and makes nothing durable: the kernel does not tell a file
-system in user space of it. `sync FILE` does, by fsync.
+What programs have made durable with fsync is on the drive whatever happens, and all else so long (--commit)
+after the kernel has handed it on: when the file is closed, at a `sync`, or half a minute later. `sync` alone makes
+nothing durable: the kernel does not tell a file system in user space of it. `sync FILE` does, by fsync.
 Exit codes: 0 done, 2 not done.")]
     Mount(MountFs),
     /// Check a ParaFS file system that is not mounted, and repair it

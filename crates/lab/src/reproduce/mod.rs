@@ -26,7 +26,7 @@ mod way;
 pub use file::{FigureFile, Plot};
 pub use page::{Drawing, to_html};
 pub use points::{Point, Points, Selector};
-pub use rows::{Row, Rule, Verdict};
+pub use rows::{Judged, Row, Rule, Verdict};
 pub use way::{Known, Watcher, Way};
 
 use crate::bounded;
@@ -407,10 +407,11 @@ impl FigureFile {
 }
 
 impl FigureResult {
-    /// The verdict is the expected one, or this machine or a part of the figure can't show it. Not so of a figure
+    /// The verdict is the expected one, or this machine, these seeds or a part of the figure can't show it. Not so of a figure
     /// that was interrupted.
     pub fn as_expected(&self) -> bool {
-        let cannot = self.machine.is_some() && self.verdict == Verdict::Inconclusive;
+        let open = self.rows.iter().any(|r| r.judged == Judged::Open);
+        let cannot = self.verdict == Verdict::Inconclusive && (self.machine.is_some() || open);
         self.verdict == self.expected || cannot || !self.part.is_empty()
     }
 
@@ -424,13 +425,17 @@ impl FigureResult {
         let rules = || self.rows.iter().filter(|r| r.rule != Rule::None && !r.input);
         let of = |order: bool| {
             let all = rules().filter(|r| r.order == order).count();
-            let hold = rules().filter(|r| r.order == order && r.holds == Some(true)).count();
+            let hold = rules().filter(|r| r.order == order && r.judged == Judged::Holds).count();
             format!("{hold} of {all}")
         };
         if rules().next().is_none() {
             return "no row has a rule: nothing is judged".into();
         }
-        format!("{} sizes hold, {} orders and directions", of(false), of(true))
+        let open = match rules().filter(|r| r.judged == Judged::Open).count() {
+            0 => String::new(),
+            n => format!("; {n} open"),
+        };
+        format!("{} sizes hold, {} orders and directions{open}", of(false), of(true))
     }
 
     /// The verdict, in words; none where nothing is judged, or not all was measured.
@@ -459,13 +464,7 @@ impl FigureResult {
                 r.shown(),
                 r.unit.clone(),
                 r.rule.to_string(),
-                match r.holds {
-                    _ if r.input => "input",
-                    None => "",
-                    Some(true) => "ok",
-                    Some(false) => "OFF",
-                }
-                .into(),
+                r.word().into(),
             ]);
         }
         let (name, title, paper, size) = (&self.name, &self.title, &self.paper, self.size);
@@ -498,6 +497,17 @@ impl FigureResult {
 }
 
 impl Row {
+    /// What its rule says, in a word.
+    fn word(&self) -> &'static str {
+        match self.judged {
+            _ if self.input => "input",
+            Judged::Nothing => "",
+            Judged::Holds => "ok",
+            Judged::Off => "OFF",
+            Judged::Open => "open",
+        }
+    }
+
     /// Its value, with its interval.
     fn shown(&self) -> String {
         let Some(here) = self.here else { return "-".into() };

@@ -99,11 +99,9 @@ fn table(figure: &FigureResult) -> String {
     let head: String = heads.iter().map(|head| format!("<th>{head}</th>")).collect();
     let mut s = format!("<table>\n<thead><tr><th>what</th>{head}</tr></thead>\n<tbody>\n");
     for row in &figure.rows {
-        let (verdict, class) = match row.holds {
-            _ if row.input => ("input", ""),
-            None => ("", ""),
-            Some(true) => ("ok", "ok"),
-            Some(false) => ("OFF", "off"),
+        let (verdict, class) = match row.word() {
+            word @ ("ok" | "OFF") => (word, word.to_lowercase()),
+            word => (word, String::new()),
         };
         let because = row.because.as_ref().map(|why| format!(" title=\"{}\"", escape(why)));
         let rule = match row.rule {
@@ -115,7 +113,7 @@ fn table(figure: &FigureResult) -> String {
         let cells = [shown(row.paper), here, row.unit.clone(), rule, verdict.into()];
         let _ = write!(s, "<tr{}><th>{}</th>", because.unwrap_or_default(), escape(&row.what));
         for (head, cell) in heads.iter().zip(cells) {
-            let class = if *head == "verdict" { class } else { "" };
+            let class = if *head == "verdict" { &class[..] } else { "" };
             let _ = write!(s, "<td data-h=\"{head}\" class=\"{class}\">{}</td>", escape(&cell));
         }
         s += "</tr>\n";

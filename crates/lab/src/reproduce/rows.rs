@@ -6,6 +6,7 @@
 
 use super::points::{Points, Selector};
 use crate::compare::{Estimate, estimate};
+use flashlane_base::mutant;
 use serde::Serialize;
 use std::fmt;
 
@@ -22,7 +23,7 @@ pub enum Verdict {
     ShapeOnly,
     /// An order or a direction fails.
     Differs,
-    /// This machine, or this run, can't show it.
+    /// This machine, or this run, can't show it; or no row is off, and one is open.
     Inconclusive,
     /// The user ended it before every row with a rule was measured.
     Unfinished,
@@ -57,18 +58,43 @@ pub enum Rule {
 }
 
 impl Rule {
-    fn holds(self, paper: Option<f64>, here: f64) -> Option<bool> {
+    /// What it allows, from and to.
+    fn allows(self, paper: Option<f64>) -> Option<(f64, f64)> {
         match self {
             Rule::None => None,
             Rule::WithinPercent(p) => {
-                let paper = paper?;
-                Some((here - paper).abs() <= paper.abs() * p / 100.0)
+                let (paper, far) = (paper?, paper?.abs() * p / 100.0);
+                Some((paper - far, paper + far))
             }
-            Rule::Between(low, high) => Some((low..=high).contains(&here)),
-            Rule::AtMost(high) => Some(here <= high),
-            Rule::AtLeast(low) => Some(here >= low),
+            Rule::Between(low, high) => Some((low, high)),
+            Rule::AtMost(high) => Some((f64::NEG_INFINITY, high)),
+            Rule::AtLeast(low) => Some((low, f64::INFINITY)),
         }
     }
+
+    /// Whether a value holds. Of one with an interval, all of that does or nothing: else it is open.
+    fn judge(self, paper: Option<f64>, here: f64, half: f64) -> Judged {
+        let Some((low, high)) = self.allows(paper) else { return Judged::Nothing };
+        match (here - half, here + half) {
+            (from, to) if from >= low && to <= high => Judged::Holds,
+            (from, to) if to < low || from > high => Judged::Off,
+            _ if half > 0.0 && !mutant!("lab.intervals-ignored") => Judged::Open,
+            _ if here >= low && here <= high => Judged::Holds,
+            _ => Judged::Off,
+        }
+    }
+}
+
+/// What a rule says of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judged {
+    /// It has none, or was not measured.
+    Nothing,
+    Holds,
+    Off,
+    /// Its interval has values that hold and values that do not.
+    Open,
 }
 
 impl fmt::Display for Rule {
@@ -97,7 +123,7 @@ pub struct Row {
     /// Unit of both.
     pub unit: String,
     pub rule: Rule,
-    pub holds: Option<bool>,
+    pub judged: Judged,
     /// The rule is about an order or a direction, not about a size.
     pub order: bool,
     /// Something was fitted to it: that it is met says nothing.
@@ -354,14 +380,16 @@ impl RowSpec {
         };
         let estimate = self.estimate(of, points);
         let here = estimate.as_ref().map(|estimate| estimate.mean);
+        let plus_minus = estimate.and_then(|estimate| estimate.half_width);
+        let judge = |here| rule.judge(paper, here, plus_minus.unwrap_or_default());
         Row {
             what,
             paper,
             here,
-            plus_minus: estimate.and_then(|estimate| estimate.half_width),
+            plus_minus,
             unit: self.unit.clone(),
             rule,
-            holds: here.and_then(|here| rule.holds(paper, here)),
+            judged: here.map_or(Judged::Nothing, judge),
             order: self.order,
             input: self.input,
             because: self.because.clone(),
@@ -390,9 +418,13 @@ pub(super) fn verdict(rows: &[Row]) -> Verdict {
     if counts().any(|r| r.here.is_none()) {
         return Verdict::Unfinished;
     }
-    let fails = |order: bool| counts().any(|r| r.order == order && r.holds == Some(false));
+    let fails = |order: bool| counts().any(|r| r.order == order && r.judged == Judged::Off);
+    let open = |order: bool| counts().any(|r| r.order == order && r.judged == Judged::Open);
     match (fails(true), fails(false)) {
         (true, _) => Verdict::Differs,
+        // What is open may be off.
+        (false, true) if open(true) => Verdict::Inconclusive,
+        (false, false) if open(true) || open(false) => Verdict::Inconclusive,
         (false, false) => Verdict::Reproduced,
         (false, true) if counts().any(|r| r.order) => Verdict::ShapeOnly,
         (false, true) => Verdict::Differs,
@@ -462,10 +494,10 @@ mod tests {
 
     #[test]
     fn a_number_of_the_paper_has_a_rule() {
-        let holds = |paper: f64| row(&spec("a x n=2", Some(paper), None)).holds;
-        assert_eq!((holds(6.9), holds(7.1)), (Some(true), Some(false)), "15% of it");
+        let judged = |paper: f64| row(&spec("a x n=2", Some(paper), None)).judged;
+        assert_eq!((judged(6.9), judged(7.1)), (Judged::Holds, Judged::Off), "15% of it");
         let input = RowSpec { input: true, ..spec("a x n=2", Some(100.0), None) };
-        assert_eq!((row(&input).rule, row(&input).holds), (Rule::None, None));
+        assert_eq!((row(&input).rule, row(&input).judged), (Rule::None, Judged::Nothing));
         assert_eq!(row(&spec("a x n=2", None, None)).rule, Rule::None);
     }
 
@@ -480,8 +512,8 @@ mod tests {
         let rows = each.rows(&points(), false).unwrap();
         let said: Vec<&str> = rows.iter().map(|row| row.what.as_str()).collect();
         assert_eq!(said, ["n is 1", "n is 2", "n is 4"]);
-        let holds: Vec<Option<bool>> = rows.iter().map(|row| row.holds).collect();
-        assert_eq!(holds, [None, Some(true), None]);
+        let judged: Vec<Judged> = rows.iter().map(|row| row.judged).collect();
+        assert_eq!(judged, [Judged::Nothing, Judged::Holds, Judged::Nothing]);
         assert_eq!(rows[2].place, Some(one("a x n=4")));
     }
 
@@ -550,7 +582,32 @@ mod tests {
         assert_eq!(verdict(&[row(&off)]), Verdict::Differs);
         let input = RowSpec { input: true, rule: Some(Rule::AtMost(0.0)), ..off };
         assert_eq!(verdict(&[row(&input)]), Verdict::Reproduced);
-        let missing = Row { here: None, holds: None, ..row(&spec("a x n=2", Some(6.0), None)) };
+        let missing =
+            Row { here: None, judged: Judged::Nothing, ..row(&spec("a x n=2", Some(6.0), None)) };
         assert_eq!(verdict(&[missing]), Verdict::Unfinished);
+    }
+    /// A value whose interval has both is open, and so is what follows from it.
+    #[test]
+    fn a_rule_asks_the_whole_interval() {
+        let judge = |rule: Rule, here: f64, half: f64| rule.judge(Some(1.0), here, half);
+        for rule in [Rule::AtLeast(0.9), Rule::WithinPercent(10.0), Rule::Between(0.9, 1.1)] {
+            assert_eq!(judge(rule, 1.0, 0.05), Judged::Holds, "{rule}");
+            assert_eq!(judge(rule, 0.8, 0.05), Judged::Off, "{rule}");
+            assert_eq!(judge(rule, 0.8, 0.2), Judged::Open, "{rule}");
+            assert_eq!(judge(rule, 1.0, 0.2), Judged::Open, "{rule}");
+            assert_eq!(
+                (judge(rule, 0.9, 0.0), judge(rule, 0.8, 0.0)),
+                (Judged::Holds, Judged::Off)
+            );
+        }
+        assert_eq!(judge(Rule::AtMost(1.0), 0.9, 0.2), Judged::Open);
+        let size = row(&spec("a x n=2", Some(6.0), None));
+        let order = RowSpec { order: true, ..spec("a x n=1", None, Some(Rule::AtLeast(1.0))) };
+        let (order, judged) = (row(&order), |row: &Row, judged| Row { judged, ..row.clone() });
+        let of = |a, b| verdict(&[judged(&size, a), judged(&order, b)]);
+        assert_eq!(of(Judged::Open, Judged::Holds), Verdict::Inconclusive);
+        assert_eq!(of(Judged::Holds, Judged::Open), Verdict::Inconclusive);
+        assert_eq!(of(Judged::Off, Judged::Open), Verdict::Inconclusive);
+        assert_eq!(of(Judged::Open, Judged::Off), Verdict::Differs);
     }
 }
