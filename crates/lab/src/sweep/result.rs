@@ -113,6 +113,8 @@ impl SweepResult {
         for point in &self.points {
             let values = || point.values.iter().map(String::as_str);
             let (rows, error) = rows_of(point);
+            // A line of the table is a line of the file.
+            let error = &in_line(error)[..];
             for row in &rows {
                 text += &csv_line(values().chain([error]).chain(row.iter().map(String::as_str)));
             }
