@@ -85,7 +85,8 @@ impl Taken {
 /// What became of the fsyncs behind a checkpoint.
 pub(crate) struct Rolled {
     taken: Taken,
-    /// Segments with their nodes.
+    /// Segments with their nodes, and with the pages that those name: what a later one has superseded counts
+    /// again where that can't be read another time.
     pub(crate) segments: BTreeSet<u32>,
     /// Another mount finds the same ones: all could be read, or the window says which were taken.
     is_sure: bool,
@@ -161,7 +162,12 @@ pub(crate) async fn roll_forward(
         recovered.batches += 1;
         taken.but.extend(taken.last + 1..number);
         taken.last = number;
-        counting.extend(nodes.iter().map(|found| found.segment));
+        for found in &nodes {
+            counting.insert(found.segment);
+            if !mutant!("parafs.mount-frees-superseded") {
+                counting.extend(fs.lock().named_by(found));
+            }
+        }
         if gone.contains(&nodes[0].footer.ino) {
             continue;
         }
@@ -355,6 +361,20 @@ async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<Option<Nid>>
 }
 
 impl State {
+    /// Segments of pages that a node names.
+    fn named_by(&self, found: &Sealed) -> Vec<u32> {
+        let slots = match self.tree.kind(found.footer.ofs) {
+            Some((NodeKind::Inode, _)) if Inode::decode(&found.bytes).inline => 0,
+            Some((NodeKind::Inode, _)) => self.tree.inode_addrs,
+            Some((NodeKind::Direct, _)) => self.tree.slots,
+            _ => 0,
+        };
+        let addrs = (0..slots as u32)
+            .map(|slot| NodePage::addr(&found.bytes, found.footer.ofs == 0, slot))
+            .filter(|addr| self.layout.has(*addr));
+        addrs.map(|addr| self.layout.segment_of(addr).0).collect()
+    }
+
     /// The inode of an fsync: true for a file that the checkpoint does not have.
     fn take_inode(&mut self, ino: Nid, found: &Inode, bytes: &[u8]) -> Step<bool> {
         if !is_file(found.mode) {
