@@ -123,12 +123,13 @@ impl Medium {
     pub(crate) fn written(&self, layout: &Layout, segment: u32) -> Option<Written> {
         let Medium::Flash(flash) = self else { return None };
         let (channel, block) = place(layout, segment);
+        let sectors = flash.sftl.write_pointer(channel, block);
+        let pages = sectors.div_ceil(layout.shape.page_sectors);
         Some(match flash.sftl.state(channel, block) {
             SegmentState::Gone => Written::Gone,
-            _ => {
-                let sectors = flash.sftl.write_pointer(channel, block);
-                Written::Pages(sectors.div_ceil(layout.shape.page_sectors))
-            }
+            // Its first page may be the one that failed: it takes no other before a trim.
+            SegmentState::Failed => Written::Pages(pages.max(1)),
+            _ => Written::Pages(pages),
         })
     }
 

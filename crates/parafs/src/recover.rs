@@ -10,7 +10,7 @@ use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Batch, Dentry, Footer, Heads, Inode, NOT_TAKEN, Nid, NodeKind, NodePage, Owner, Pack,
-    SECTOR, TAKEN_TO, WINDOW_WORDS, WindowSector,
+    SECTOR, TAKEN_TO, WINDOW_NUMBER_MAX, WINDOW_WORDS, WindowSector,
 };
 use crate::fs::Fs;
 use crate::medium::Written;
@@ -62,29 +62,35 @@ struct Looked {
     unread: u64,
 }
 
-/// Which fsyncs count, by their numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
-    /// The last one, and those before it that do not.
-    last: u32,
-    but: BTreeSet<u32>,
+/// What a window says of fsyncs: up to which one a mount has taken them, and which of those not.
+type Words = Vec<(u32, u8)>;
+
+/// The words for fsyncs that were taken, in their order; nothing where a sector has no room for them.
+fn words(taken: &[u32]) -> Option<Words> {
+    let last = taken.last().copied().unwrap_or_default();
+    let gaps = (last as usize).checked_sub(taken.len())?;
+    if gaps >= WINDOW_WORDS || last > WINDOW_NUMBER_MAX {
+        return None;
+    }
+    let mut words = vec![(last, TAKEN_TO)];
+    let mut next = 1;
+    for number in taken {
+        words.extend((next..*number).map(|not| (not, NOT_TAKEN)));
+        next = number + 1;
+    }
+    Some(words)
 }
 
-impl Taken {
-    fn has(&self, number: u32) -> bool {
-        number <= self.last && !self.but.contains(&number)
-    }
-
-    /// What the window says of it.
-    fn words(&self) -> Vec<(u32, u8)> {
-        let but = self.but.iter().map(|number| (*number, NOT_TAKEN));
-        iter::once((self.last, TAKEN_TO)).chain(but).collect()
-    }
+/// Whether they say of an fsync that it was taken.
+fn has(words: &Words, number: u32) -> bool {
+    let is_behind = |(last, what): &(u32, u8)| *what == TAKEN_TO && number > *last;
+    !words.iter().any(is_behind) && !words.contains(&(number, NOT_TAKEN))
 }
 
 /// What became of the fsyncs behind a checkpoint.
 pub(crate) struct Rolled {
-    taken: Taken,
+    /// The words of those that were taken.
+    words: Option<Words>,
     /// Segments with their nodes, and with the pages that those name: what a later one has superseded counts
     /// again where that can't be read another time.
     pub(crate) segments: BTreeSet<u32>,
@@ -104,7 +110,7 @@ pub(crate) async fn roll_forward(
 ) -> Result<Rolled> {
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
     let all = || (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect();
-    let (segments, before): (Vec<(u32, u32)>, Option<Taken>) = match how {
+    let (segments, before): (Vec<(u32, u32)>, Option<Words>) = match how {
         Look::Everywhere => (all(), None),
         Look::Mount | Look::Repair => window(cx, fs, pack).await?,
     };
@@ -146,9 +152,9 @@ pub(crate) async fn roll_forward(
     }
     // Files that have lost their name to another one: what they wrote later is nobody's.
     let (mut gone, mut counting) = (BTreeSet::new(), BTreeSet::new());
-    let mut taken = Taken { last: 0, but: BTreeSet::new() };
+    let mut taken = Vec::new();
     for (number, mut nodes) in batches {
-        if before.as_ref().is_some_and(|before| !before.has(number))
+        if before.as_ref().is_some_and(|before| !has(before, number))
             && !mutant!("parafs.mount-takes-more")
         {
             recovered.torn_batches += 1;
@@ -160,8 +166,7 @@ pub(crate) async fn roll_forward(
             continue;
         }
         recovered.batches += 1;
-        taken.but.extend(taken.last + 1..number);
-        taken.last = number;
+        taken.push(number);
         for found in &nodes {
             counting.insert(found.segment);
             if !mutant!("parafs.mount-frees-superseded") {
@@ -179,22 +184,20 @@ pub(crate) async fn roll_forward(
         let mut s = fs.lock();
         s.segments.age = s.segments.age.max(pack.age);
     }
-    let is_sure = unread == 0 || before.is_some();
-    Ok(Rolled { taken, segments: counting, is_sure })
+    let words = words(&taken);
+    let is_said = before.is_some() && (before == words || mutant!("parafs.mount-says-once"));
+    Ok(Rolled { words, segments: counting, is_sure: unread == 0 || is_said })
 }
 
 /// Has every mount that follows take what this one has taken, until there is a checkpoint. False where the
 /// window has no room to say so.
 pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<bool> {
-    let words = rolled.taken.words();
     if rolled.is_sure || mutant!("parafs.mount-frees-doubtful") {
         return Ok(true);
     }
+    let Some(words) = rolled.words.clone() else { return Ok(false) };
     let (number, sector) = {
         let mut s = fs.lock();
-        if words.len() > WINDOW_WORDS {
-            return Ok(false);
-        }
         s.next_window(words.len());
         // The last one is a checkpoint's.
         if s.window_used + 1 >= fs.sb.layout.window_sectors {
@@ -210,7 +213,7 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
 
 /// Segments of heads for nodes that may have been written to since the checkpoint, each with the
 /// first page in question; and what a mount has taken since.
-async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, Option<Taken>)> {
+async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, Option<Words>)> {
     let layout = fs.sb.layout;
     let (mut given, mut taken) = (Vec::new(), None);
     for number in 0..layout.window_sectors {
@@ -221,12 +224,10 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, 
                 // This mount goes on with it, and may be cut short as the one before.
                 let named: Vec<u32> = window.segments().map(|(segment, _)| segment).collect();
                 given.extend(window.segments());
-                for (number, what) in &window.words {
-                    match *what {
-                        TAKEN_TO => taken.get_or_insert_with(Taken::default).last = *number,
-                        NOT_TAKEN => drop(taken.as_mut().map(|t| t.but.insert(*number))),
-                        _ => {}
-                    }
+                // The last mount that said so has said all.
+                if let Some(at) = window.words.iter().rposition(|(_, what)| *what == TAKEN_TO) {
+                    let not = window.words[at + 1..].iter().filter(|(_, what)| *what == NOT_TAKEN);
+                    taken = Some(iter::once(&window.words[at]).chain(not).copied().collect());
                 }
                 let mut s = fs.lock();
                 if !mutant!("parafs.window-forgotten") {

@@ -127,8 +127,8 @@ fn number(segment: u32, part: u32) -> u64 {
     u64::from(part) << 32 | u64::from(segment)
 }
 
-/// The last segment that the window can name: four bits of a word are for the head.
-pub(crate) const WINDOW_SEGMENT_MAX: u32 = (1 << 28) - 1;
+/// The last segment, or fsync, that the window can name: four bits of a word are for the head.
+pub(crate) const WINDOW_NUMBER_MAX: u32 = (1 << 28) - 1;
 
 /// Words of the window that are no segment's, in the place of a head: a mount has taken the fsyncs up to
 /// this one, but those that it has not.

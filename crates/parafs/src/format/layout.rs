@@ -3,7 +3,7 @@
 //! Owns: [`Shape`], [`Layout`]. Promises: no two areas overlap, and all lie on the medium.
 //! Never: changes once a file system is made.
 
-use super::{SECTOR, areas::WINDOW_SEGMENT_MAX};
+use super::{SECTOR, areas::WINDOW_NUMBER_MAX};
 
 /// What the file system is told of the medium below it (ParaFS paper, 3.1: "the number of flash
 /// channels, the flash page size and the flash block size").
@@ -132,7 +132,7 @@ impl Layout {
         if pages >= u64::from(u32::MAX) - 1 {
             return Err(LayoutError::Pages(pages));
         }
-        if segments > u64::from(WINDOW_SEGMENT_MAX) + 1 {
+        if segments > u64::from(WINDOW_NUMBER_MAX) + 1 {
             return Err(LayoutError::Many(segments));
         }
         let segments = segments as u32;

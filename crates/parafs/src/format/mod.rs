@@ -11,7 +11,9 @@ mod node;
 mod pack;
 mod superblock;
 
-pub(crate) use areas::{NOT_TAKEN, NatSector, SitSector, SummarySector, TAKEN_TO, WindowSector};
+pub(crate) use areas::{
+    NOT_TAKEN, NatSector, SitSector, SummarySector, TAKEN_TO, WINDOW_NUMBER_MAX, WindowSector,
+};
 pub(crate) use dentry::{Dentries, Dentry, LEVELS_MAX, Slots, name_hash};
 pub(crate) use layout::{
     HEADS, NAT_ENTRIES, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, SUMMARY_ENTRIES, WINDOW_WORDS,

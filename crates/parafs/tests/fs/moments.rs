@@ -184,6 +184,12 @@ fn cut_mount(
     if end == End::PowerCut {
         device.power_cut(Keep::Drawn(seed));
     }
+    cut_next(&device, behind, seed, end, lost);
+    device
+}
+
+/// The mount that is cut; what the life before it ended by.
+fn cut_next(device: &Arc<Ram>, behind: Ns, seed: u64, end: End, lost: Vec<Lba>) {
     let clock = Virtual::new(1, seed, CostTable::zero());
     let (cx, slow) = (clock.cx(), Slow::new(device.clone()));
     *slow.lost.lock() = lost;
@@ -198,7 +204,6 @@ fn cut_mount(
     cut.expect("it goes on");
     drop(clock);
     device.power_cut(Keep::Drawn(seed));
-    device
 }
 
 /// So many files are there, each with a page of its number.
@@ -342,6 +347,33 @@ fn what_a_mount_has_read_is_durable_before_it_counts() {
         old += u32::from(!is_new(device, us, 0, format!("a mount that was cut at {us} us")));
     }
     assert!(old > 5, "the checkpoint was lost {old} times");
+}
+
+/// A mount says which fsyncs it has taken, and is cut. The next one can't read one of them, and is cut, too.
+/// The one behind that reads all: it takes what the last one has taken.
+#[test]
+fn what_one_mount_has_taken_the_next_one_may_not() {
+    let mut old = 0;
+    for us in (0..4000).step_by(50) {
+        let second = Arc::new(Mutex::new(Lba::new(0)));
+        let said = second.clone();
+        let behind = Ns::from_us(us);
+        let device = cut_mount(behind, us, End::PowerCut, async move |cx, slow, fs| {
+            let f = create_old(cx, &fs, 0).await;
+            fs.fsync(cx, f, false).await.expect("it is written");
+            overwrite(cx, &fs, f, 0).await;
+            fs.fsync(cx, f, false).await.expect("it is written");
+            *said.lock() = *slow.last.lock();
+            for i in 0..81 {
+                create_durable(cx, &fs, i).await;
+            }
+            vec![*slow.last.lock()]
+        });
+        let second = vec![*second.lock()];
+        cut_next(&device, behind, us + 1, End::PowerCut, second);
+        old += u32::from(!is_new(device, us, 0, format!("two mounts that were cut at {us} us")));
+    }
+    assert!(old > 2, "{old} times the old content");
 }
 
 /// A mount takes two fsyncs of a file, and is cut. The next one can't read the second: what the first one named
