@@ -1,7 +1,6 @@
 //! `flashlane mkfs`, `mount`, `fsck`, `dump`: ParaFS on a target of a drive.
 
-use crate::args::{Dump, Fsck};
-use crate::args::{Mkfs, MountFs};
+use crate::args::{Dump, Fsck, Mkfs, MountFs};
 use crate::watch::{Interrupt, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};

@@ -2,9 +2,8 @@
 //!
 //! Owns: Filebench's set of files, threads as tasks that work without a pause, what came of a run
 //! ([`Work`]). The file system is of `files.rs`, kinds of calls of `calls.rs`. The other programs
-//! have files of their own: `postmark.rs`,
-//! `mobibench.rs`, `sqlite/` (Mobibench on a real SQLite), `ycsb.rs` with its store. Promises: every byte that
-//! is read is compared with what was written; the same seed gives the same run; a file system that
+//! have files of their own: `postmark.rs`, `mobibench.rs`, `sqlite/` (Mobibench on a real SQLite),
+//! `ycsb.rs` with its store. Promises: every byte that is read is compared with what was written; the same seed gives the same run; a file system that
 //! is full is a counted failure; whatever cannot go on says why, and ends the run. Never: knows
 //! which layers are below.
 //!
