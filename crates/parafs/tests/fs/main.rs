@@ -8,6 +8,8 @@ mod fuzz;
 mod image;
 mod model;
 mod moments;
+mod mounts;
 mod parallel;
 mod planted;
 mod room;
+mod slow;
