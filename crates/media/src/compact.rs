@@ -92,14 +92,15 @@ impl Pool {
     /// The file could not take them; nothing changed.
     pub fn keep(&mut self, bytes: &[u8; SECTOR_BYTES]) -> io::Result<Name> {
         let pattern = pattern_of(bytes);
-        if pattern.is_some_and(|(pattern, _)| pattern == [0; 8]) {
-            return Ok(0);
-        }
-        let hash = hash(bytes);
+        let hash = match pattern {
+            Some(([0, 0, 0, 0, 0, 0, 0, 0], _)) => return Ok(0),
+            Some((pattern, length)) => hash_of_pattern(pattern, length),
+            None => hash(bytes),
+        };
         let mut failed = None;
         let is_it = |id: &u32| {
             self.contents[*id as usize].hash == hash
-                && self.equals(*id, bytes).unwrap_or_else(|e| {
+                && self.equals(*id, bytes, pattern).unwrap_or_else(|e| {
                     // What can't be read may be it: the search ends here.
                     failed = Some(e);
                     true
@@ -152,16 +153,24 @@ impl Pool {
         Ok(Place::Spilled(sector))
     }
 
-    fn equals(&self, id: u32, bytes: &[u8; SECTOR_BYTES]) -> io::Result<bool> {
-        let mut kept = [0; SECTOR_BYTES];
+    /// A sector, and what it repeats, are this content.
+    fn equals(
+        &self,
+        id: u32,
+        bytes: &[u8; SECTOR_BYTES],
+        pattern: Option<([u8; 8], u16)>,
+    ) -> io::Result<bool> {
         Ok(match &self.contents[id as usize].place {
+            // What repeats anything is never kept as something else.
+            Place::Pattern(kept, length) => pattern == Some((*kept, *length)),
+            _ if pattern.is_some() => false,
             Place::Memory(start, kept) => {
                 let (before, rest) = bytes.split_at(usize::from(*start));
                 let (same, behind) = rest.split_at(kept.len());
-                **kept == *same && before.iter().chain(behind).all(|byte| *byte == 0)
+                **kept == *same && is_zero(before) && is_zero(behind)
             }
-            Place::Pattern(pattern, length) => pattern_of(bytes) == Some((*pattern, *length)),
             Place::Spilled(_) => {
+                let mut kept = [0; SECTOR_BYTES];
                 self.get(id as Name + 1, &mut kept)?;
                 kept == *bytes
             }
@@ -180,14 +189,17 @@ impl Pool {
         match (&content.place, &self.spill) {
             (Place::Pattern(pattern, length), _) => {
                 let (of_pattern, zeros) = into.split_at_mut(usize::from(*length));
-                for word in of_pattern.chunks_mut(8) {
-                    word.copy_from_slice(&pattern[..word.len()]);
-                }
+                let (words, rest) = of_pattern.as_chunks_mut::<8>();
+                words.fill(*pattern);
+                rest.copy_from_slice(&pattern[..rest.len()]);
                 zeros.fill(0);
             }
             (Place::Memory(start, kept), _) => {
-                into.fill(0);
-                into[usize::from(*start)..][..kept.len()].copy_from_slice(kept);
+                let (before, rest) = into.split_at_mut(usize::from(*start));
+                let (same, behind) = rest.split_at_mut(kept.len());
+                before.fill(0);
+                same.copy_from_slice(kept);
+                behind.fill(0);
             }
             (Place::Spilled(sector), Some(file)) => {
                 file.read_at(*sector as u64 * SECTOR_BYTES as u64, into)?;
@@ -228,16 +240,31 @@ fn known(name: Name) -> Option<u32> {
 fn pattern_of(bytes: &[u8; SECTOR_BYTES]) -> Option<([u8; 8], u16)> {
     let (words, _) = bytes.as_chunks::<8>();
     let first = words[0];
+    // Each word is the one before it.
+    if bytes[8..] == bytes[..SECTOR_BYTES - 8] {
+        return Some((first, SECTOR_BYTES as u16));
+    }
     let whole = 8 * words.iter().take_while(|word| **word == first).count();
     let part = bytes[whole..].iter().zip(&first).take_while(|(byte, of)| byte == of).count();
-    let is_rest_zero = bytes[whole + part..].iter().all(|byte| *byte == 0);
-    is_rest_zero.then_some((first, (whole + part) as u16))
+    is_zero(&bytes[whole + part..]).then_some((first, (whole + part) as u16))
 }
 
-/// A hash of a sector: four multiply-and-rotate lanes, as xxHash has them. Equal hashes only cost
+/// A part of a sector has zeros only.
+fn is_zero(part: &[u8]) -> bool {
+    *part == [0; SECTOR_BYTES][..part.len()]
+}
+
+const ODD: u64 = 0x9e37_79b1_85eb_ca87;
+
+/// A hash of a sector that repeats these eight bytes, so far.
+fn hash_of_pattern(pattern: [u8; 8], length: u16) -> u64 {
+    let all = (u64::from_le_bytes(pattern) ^ u64::from(length).rotate_left(48)).wrapping_mul(ODD);
+    all ^ all >> 32
+}
+
+/// A hash of any other sector: four multiply-and-rotate lanes, as xxHash has them. Equal hashes only cost
 /// a comparison.
 fn hash(bytes: &[u8; SECTOR_BYTES]) -> u64 {
-    const ODD: u64 = 0x9e37_79b1_85eb_ca87;
     let mut lanes = [1u64, 2, 3, 4].map(|n| n.wrapping_mul(ODD));
     let (fours, _) = bytes.as_chunks::<32>();
     for four in fours {

@@ -593,6 +593,8 @@ pub struct Section<'d> {
     at: At,
     table: &'d BTreeMap<String, Item>,
     asked: RefCell<BTreeSet<String>>,
+    /// Keys that are known where another key has another value: the key and its values.
+    elsewhere: RefCell<BTreeMap<String, (&'static str, Vec<String>)>>,
 }
 
 impl<'d> Section<'d> {
@@ -602,7 +604,8 @@ impl<'d> Section<'d> {
         at: At,
         table: &'d BTreeMap<String, Item>,
     ) -> Section<'d> {
-        Section { document, path, at, table, asked: RefCell::default() }
+        let (asked, elsewhere) = (RefCell::default(), RefCell::default());
+        Section { document, path, at, table, asked, elsewhere }
     }
 
     /// Notes a complaint about a key, or about the table where the key is absent.
@@ -626,6 +629,17 @@ impl<'d> Section<'d> {
     /// Keys that were asked for.
     pub fn asked(&self) -> Vec<String> {
         self.asked.borrow().iter().cloned().collect()
+    }
+
+    /// What this reads is known where `key` is `value`: a message about an unknown key says so.
+    pub fn elsewhere(&self, key: &'static str, value: &str, read: impl FnOnce(&Section<'_>)) {
+        let nothing = Document::of("", BTreeMap::new());
+        let section = nothing.root();
+        read(&section);
+        let mut elsewhere = self.elsewhere.borrow_mut();
+        for asked in section.asked() {
+            elsewhere.entry(asked).or_insert((key, Vec::new())).1.push(value.into());
+        }
     }
 
     /// Keys that are there, in order.
@@ -817,13 +831,21 @@ impl<'d> Section<'d> {
     pub fn finish(self) {
         let asked = self.asked.borrow();
         for key in self.table.keys().filter(|k| !asked.contains(*k)) {
-            let hint = suggest::hint(key, asked.iter().map(String::as_str));
             let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-            let known = match hint.is_empty() {
-                true => format!(" (known: {})", known.join(", ")),
-                false => String::new(),
+            let known = format!("known: {}", known.join(", "));
+            let says = match self.elsewhere.borrow().get(key) {
+                Some((of, values)) => {
+                    format!(
+                        "unknown key `{key}`: it goes with {of} = {}; {known}",
+                        values.join(", ")
+                    )
+                }
+                None => match suggest::hint(key, asked.iter().map(String::as_str)) {
+                    hint if hint.is_empty() => format!("unknown key `{key}` ({known})"),
+                    hint => format!("unknown key `{key}`{hint}"),
+                },
             };
-            self.complain(key, format!("unknown key `{key}`{hint}{known}"));
+            self.complain(key, says);
         }
     }
 }

@@ -262,19 +262,11 @@ fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
     ];
     let words: Vec<(&str, Word)> = known.into_iter().chain(more).collect();
     let word = s.word("files", &words);
-    let (default, program) = match word.unwrap_or(Word::Filebench(Personality::Fileserver)) {
-        Word::Filebench(personality) => {
-            (personality.word(), Program::Filebench(read_filebench(s, personality)))
-        }
-        Word::Postmark => ("postmark", Program::Postmark(read_postmark(s))),
-        Word::Mobibench => ("mobibench", read_mobibench(s)),
-        Word::Ycsb => ("ycsb", Program::Ycsb(read_ycsb(s))),
-    };
-    let own = match program {
-        Program::Postmark(_) => Some("transactions"),
-        _ => None,
-    };
-    let until = read_until(s, own);
+    let (default, program, until) =
+        read_program(s, word.unwrap_or(Word::Filebench(Personality::Fileserver)));
+    for (named, other) in &words {
+        s.elsewhere("files", named, |s| drop(read_program(s, *other)));
+    }
     let name = s.text("name").map(str::to_string);
     let default = || match index {
         0 => default.to_string(),
@@ -282,6 +274,21 @@ fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
     };
     let name = name.unwrap_or_else(default);
     word.map(|_| FileJob { name, program, until })
+}
+
+/// What it is called, what it does and when it ends.
+fn read_program(s: &Section<'_>, word: Word) -> (&'static str, Program, Until) {
+    let (name, program) = match word {
+        Word::Filebench(personality) => {
+            (personality.word(), Program::Filebench(read_filebench(s, personality)))
+        }
+        Word::Postmark => ("postmark", Program::Postmark(read_postmark(s))),
+        Word::Mobibench => ("mobibench", read_mobibench(s)),
+        Word::Ycsb => ("ycsb", Program::Ycsb(read_ycsb(s))),
+    };
+    let own = matches!(program, Program::Postmark(_)).then_some("transactions");
+    let until = read_until(s, own);
+    (name, program, until)
 }
 
 /// A size from `least` to `most`.
@@ -348,6 +355,8 @@ enum Mode {
 
 /// By words like Filebench's and SQLite's: Mobibench's own are letters.
 fn read_mobibench(s: &Section<'_>) -> Program {
+    s.elsewhere("mode", "file", |s| drop(read_mobibench_file(s)));
+    s.elsewhere("mode", "sqlite", |s| drop(read_mobibench_sqlite(s)));
     match s.word("mode", &[("file", Mode::File), ("sqlite", Mode::Sqlite)]) {
         None | Some(Mode::File) => Program::Mobibench(read_mobibench_file(s)),
         Some(Mode::Sqlite) => Program::Sqlite(read_mobibench_sqlite(s)),

@@ -140,6 +140,14 @@ fn read(
     let is_short =
         matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
     let on_flash = layers.first().is_some_and(|lowest| lowest.kind.in_order());
+    for (named, other) in &types {
+        s.elsewhere("kind", named, |s| {
+            read_layers(s, *other);
+            if *named == PARAFS {
+                FileSystem::read(s, true);
+            }
+        });
+    }
     let mut fs = match is_short {
         true => Some(FileSystem::read(s, on_flash)),
         false => s.switched(PARAFS).map(|section| {

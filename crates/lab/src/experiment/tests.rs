@@ -115,6 +115,23 @@ fn options_of_the_command_line_change_it_too() {
 }
 
 #[test]
+fn a_key_of_another_kind_or_program_is_known_as_such() {
+    let text = "[device]\npreset = \"tiny\"\n[[target]]\nkind = \"pblk\"\npolicy = \"parafs\"\n\
+                [[workload]]\nfiles = \"ycsb\"\nnfiles = 4\nnumber = 5\nnthread = 2\n\
+                [[workload]]\nfiles = \"mobibench\"\nrows = 9\n";
+    let said = parse(text, &[]).unwrap_err();
+    for part in [
+        "e.toml:5:1: [[target]] 0: unknown key `policy`: it goes with kind = parafs; known: ",
+        "unknown key `nfiles`: it goes with files = fileserver, varmail, webserver, webproxy,",
+        "unknown key `number`: it goes with files = postmark; known: ",
+        "unknown key `nthread`; did you mean `nthreads`?",
+        "unknown key `rows`: it goes with mode = sqlite; known: ",
+    ] {
+        assert!(said.contains(part), "{part}\n---\n{said}");
+    }
+}
+
+#[test]
 fn everything_wrong_is_said_at_once_with_its_place() {
     let text = "name = 3\n[device]\npreset = \"tinny\"\nstor = \"stamps\"\n[[target]]\nkind = \"pblk\"\n\
                 active_pu = 2\n[[workload]]\nrw = \"randwrite\"\nbs = \"512B\"\nio_depth = 3\n\

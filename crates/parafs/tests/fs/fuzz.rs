@@ -5,15 +5,13 @@
 //! unmount end; a file that was not struck reads as before. Never: strikes pages of files, which
 //! have no checksum.
 
-use super::image::{Image, Left, Names, get32, look, put32, wanted};
+use super::image::{Image, Left, NOW, Names, get32, look, put32, wanted};
 use flashlane_base::{Rng, crc32c, crc32c_append};
-use flashlane_parafs::{Fs, FsError, Medium, ROOT, Time, check, repair};
+use flashlane_parafs::{Fs, FsError, Medium, ROOT, check, repair};
 use flashlane_rt::Cx;
 use flashlane_testkit::files::{FILE, new, now, run, seeds, small};
 use std::panic::catch_unwind;
 use std::sync::Arc;
-
-const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
 
 /// What was struck.
 #[derive(Debug, Default)]

@@ -6,12 +6,15 @@
 
 use flashlane_base::{Lba, SECTOR_BYTES, crc32c, crc32c_append};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Attributes, Fallocate, Fs, FsError, Medium, New, ROOT, Seek, Set};
+use flashlane_parafs::{Attributes, Fallocate, Fs, FsError, Medium, New, ROOT, Seek, Set, Time};
 use flashlane_rt::Cx;
 use flashlane_testkit::files::{DIR, FILE, LINK, create, make_on, new, now, ram, run, small};
 use flashlane_testkit::{Overlay, Ram};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+
+/// When a repair is done.
+pub(crate) const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
 
 /// Where a long file has pages, in pages of 4 KiB: of each kind of node that names pages.
 pub(crate) const FAR: [u64; 5] = [0, 1_000, 2_500, 3_000, 2_060_000];
@@ -85,6 +88,17 @@ pub(crate) fn contents(device: Arc<Ram>) -> Arc<Vec<u8>> {
         }
         Arc::new(bytes)
     })
+}
+
+/// Overwrites sectors of a device.
+pub(crate) fn ruin(device: &Arc<Ram>, sectors: Vec<u64>) {
+    let used = device.clone();
+    run(1, async move |cx| {
+        for at in sectors {
+            let io = Io::write(Lba::new(at), 1, true, &[0x55; SECTOR_BYTES]);
+            used.start(&cx, io).await.expect("it is written");
+        }
+    });
 }
 
 async fn fill(cx: &Cx, fs: &Arc<Fs>) {

@@ -3,9 +3,10 @@
 //! Owns: a life that makes something durable, and mounts behind it that are cut at many moments.
 //! Promises: what is durable is there behind all of them. Never: looks into the file system.
 
+use crate::image::{Image, NOW, contents, ruin};
 use crate::slow::Slow;
 use flashlane_base::{Lba, Ns};
-use flashlane_parafs::{Fs, Medium, Options, ROOT};
+use flashlane_parafs::{Fs, Medium, Options, ROOT, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
     FILE, content, create, make, mount, mount_with, now, ram, run, small, sound,
@@ -55,14 +56,17 @@ fn life<T: 'static>(
 
 /// A mount of this device that is cut so many microseconds behind its beginning.
 fn cut_mount(slow: Arc<Slow>, us: u64) {
+    cut(slow, us, async |cx, medium| drop(Fs::mount(cx, medium, small()).await));
+}
+
+/// The power goes so many microseconds behind the beginning of this.
+fn cut(slow: Arc<Slow>, us: u64, act: impl AsyncFnOnce(&Cx, Medium) + 'static) {
     let device = slow.ram.clone();
     let clock = Virtual::new(1, us, CostTable::zero());
     let cx = clock.cx();
     let cut = clock.run(async move {
         let its = cx.clone();
-        cx.spawn(async move {
-            drop(Fs::mount(&its, Medium::Linear(slow), small()).await);
-        });
+        cx.spawn(async move { act(&its, Medium::Linear(slow)).await });
         cx.sleep(Ns::from_us(us)).await;
     });
     cut.expect("it goes on");
@@ -192,27 +196,60 @@ fn what_can_not_be_read_now_may_be_another_time() {
     }
 }
 
-/// A process is killed before the last flush of a checkpoint. A mount reads that, and is cut before a flush of
-/// its own: the checkpoint is gone, and the one before it is there.
+/// A process is killed before the last flush of a checkpoint: that can be read, and is not durable.
+fn killed_in_a_checkpoint(seed: u64) -> Arc<Ram> {
+    let (device, ()) = life(seed, End::Killed, async |cx, slow, fs| {
+        let f = create_old(cx, &fs, 0).await;
+        create_files(cx, &fs).await;
+        fs.sync(cx).await.expect("it is written");
+        overwrite(cx, &fs, f, 0).await;
+        // The first one is before the foot.
+        *slow.flush.lock() = Some(1);
+        let (theirs, its) = (fs.clone(), cx.clone());
+        cx.spawn(async move { theirs.sync(&its).await.expect("it is written") });
+        cx.sleep(Ns::from_secs(1)).await;
+        assert!(slow.flush.lock().is_none(), "the checkpoint waits for its flush");
+    });
+    device
+}
+
+/// This memory. Its first flush takes so long that the power goes before its end.
+fn unflushed(device: &Arc<Ram>) -> Arc<Slow> {
+    let slow = Slow::new(device.clone());
+    *slow.flush.lock() = Some(0);
+    slow
+}
+
+/// A mount reads what is not durable, and is cut before a flush of its own: the checkpoint is gone, and the
+/// one before it is there.
 #[test]
 fn what_a_mount_has_read_is_durable_before_it_counts() {
     let mut old = 0;
     for us in moments() {
-        let (device, ()) = life(us, End::Killed, async |cx, slow, fs| {
-            let f = create_old(cx, &fs, 0).await;
-            create_files(cx, &fs).await;
-            fs.sync(cx).await.expect("it is written");
-            overwrite(cx, &fs, f, 0).await;
-            // The first one is before the foot.
-            *slow.flush.lock() = Some(1);
-            let (theirs, its) = (fs.clone(), cx.clone());
-            cx.spawn(async move { theirs.sync(&its).await.expect("it is written") });
-            cx.sleep(Ns::from_secs(1)).await;
-            assert!(slow.flush.lock().is_none(), "the checkpoint waits for its flush");
+        let device = killed_in_a_checkpoint(us);
+        cut_mount(unflushed(&device), us);
+        old += u32::from(!is_new(device, 0, us));
+    }
+    assert!(old > 5, "the checkpoint was lost {old} times");
+}
+
+/// The same of a repair, which has a table of segments to mend. One of the two checkpoints is whole.
+#[test]
+fn what_a_repair_has_read_is_durable_before_it_counts() {
+    let mut old = 0;
+    // It takes three times as long as a mount.
+    for us in moments().map(|us| 3 * us) {
+        let device = killed_in_a_checkpoint(us);
+        ruin(&device, Image::on(contents(device.clone())).area(b"pSIT"));
+        cut(unflushed(&device), us, async |cx, medium| drop(repair(cx, &medium, NOW).await));
+        let cut = device.clone();
+        run(us, async move |cx| {
+            let done = repair(&cx, &Medium::Linear(cut), NOW).await.expect("it is one");
+            let before = done.before.problems.join("; ");
+            let what = format!("behind a repair that was cut at {us} us");
+            assert!(!before.contains("no checkpoint is whole"), "{what}: {before}");
+            assert_eq!(done.after.problems, [""; 0], "{what}");
         });
-        let slow = Slow::new(device.clone());
-        *slow.flush.lock() = Some(0);
-        cut_mount(slow, us);
         old += u32::from(!is_new(device, 0, us));
     }
     assert!(old > 5, "the checkpoint was lost {old} times");

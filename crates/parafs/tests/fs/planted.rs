@@ -5,17 +5,16 @@
 //! is what is planted.
 
 use super::image::{
-    FAR, Image, Left, Names, contents, get32, get64, look, put32, put64, text, wanted,
+    FAR, Image, Left, NOW, Names, contents, get32, get64, look, put32, put64, ruin, text, wanted,
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Time, check, mkfs, repair};
+use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, check, mkfs, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
 
-const NOW: Time = Time { seconds: 1_000_000, nanos: 0 };
 /// The least that there must be.
 const LEAST: usize = 200;
 
@@ -913,17 +912,6 @@ fn a_repair_without_a_window_that_is_cut_has_kept_what_was_durable() {
             }
         });
     }
-}
-
-/// Overwrites sectors of a device.
-fn ruin(device: &Arc<Ram>, sectors: Vec<u64>) {
-    let used = device.clone();
-    run(1, async move |cx| {
-        for at in sectors {
-            let io = Io::write(Lba::new(at), 1, true, &[0x55; SECTOR_BYTES]);
-            used.start(&cx, io).await.expect("it is written");
-        }
-    });
 }
 
 /// The last checkpoint is lost, and fsyncs behind it are there.
