@@ -99,6 +99,7 @@ Examples:
 Examples:
   flashlane reproduce           list what there is
   flashlane reproduce lightnvm-table1
+  flashlane reproduce parafs    all figures of a paper; points that two have are measured once
   flashlane reproduce all --report figures
   flashlane reproduce parafs-fig6 --full --only workload=postmark --only channels=8,32     a part of it
 
@@ -581,20 +582,21 @@ pub(crate) struct Top {
 
 #[derive(ClapArgs)]
 pub(crate) struct Reproduce {
-    /// Name of a figure, `all`, or a file of your own (.toml); without it the list
+    /// Name of a figure, a paper (lightnvm, qblk, slc, idiscard, parafs) for all of its figures, `all`, or a file of your
+    /// own (.toml); without it the list
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) name: Option<String>,
     /// The list
     #[arg(long, conflicts_with = "name")]
     pub(crate) list: bool,
-    /// Write a page with all plots, rows and verdicts; `all` writes figures.html without it
+    /// Write a page with all plots, rows and verdicts; of several figures figures.html is written without it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
     /// Write everything into a folder, made if need be: figures.html, and of each figure its plots (.svg and .png)
     /// and its points (.csv and .parquet)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
-    /// Write the result as JSON (an object, for `all` a list); `-` prints it in place of the table
+    /// Write the result as JSON (an object, of several figures a list); `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
     /// The paper's own sizes, however long it takes

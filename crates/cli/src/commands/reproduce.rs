@@ -34,17 +34,17 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
         return output::done(reproduce::list());
     };
     let mut figures = reproduce::find(name)?;
-    let all = name == "all";
+    let several = figures.len() > 1;
     let usage = "write it `--only channels=8,32`";
     let only = args.only.iter().map(|text| Vary::parse(text, usage));
     let only = only.collect::<Result<Vec<_>, _>>().map_err(|why| anyhow!("--only: {why}"))?;
-    match (only.is_empty(), all) {
+    match (only.is_empty(), several) {
         (true, _) => {}
-        (false, true) => bail!("--only is of the axes of one figure: name it in place of `all`"),
+        (false, true) => bail!("--only is of the axes of one figure: name it in place of `{name}`"),
         (false, false) => figures = figures.into_iter().map(|f| f.part(only.clone())).collect(),
     }
     let page = match (&args.html, &args.report) {
-        (None, None) if all => Some(PathBuf::from(PAGE)),
+        (None, None) if several => Some(PathBuf::from(PAGE)),
         (html, _) => html.clone(),
     };
     let wanted = output::given(&[("--json", args.json.as_ref()), ("--html", page.as_ref())]);
@@ -91,7 +91,7 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
             break;
         }
     }
-    written.tried(json.put(&reproduce::to_json(&results, all)));
+    written.tried(json.put(&reproduce::to_json(&results, several)));
     let drawn = reproduce::to_html(&results);
     written.tried(html.put(&drawn));
     if let Some(folder) = &folder {

@@ -632,7 +632,12 @@ impl<'d> Section<'d> {
     }
 
     /// What this reads is known where `key` is `value`: a message about an unknown key says so.
-    pub fn elsewhere(&self, key: &'static str, value: &str, read: impl FnOnce(&Section<'_>)) {
+    pub fn elsewhere<T>(
+        &self,
+        key: &'static str,
+        value: &str,
+        read: impl FnOnce(&Section<'_>) -> T,
+    ) {
         let nothing = Document::of("", BTreeMap::new());
         let section = nothing.root();
         read(&section);

@@ -265,7 +265,7 @@ fn read_job(s: &Section<'_>, index: usize) -> Option<FileJob> {
     let (default, program, until) =
         read_program(s, word.unwrap_or(Word::Filebench(Personality::Fileserver)));
     for (named, other) in &words {
-        s.elsewhere("files", named, |s| drop(read_program(s, *other)));
+        s.elsewhere("files", named, |s| read_program(s, *other));
     }
     let name = s.text("name").map(str::to_string);
     let default = || match index {
@@ -355,8 +355,8 @@ enum Mode {
 
 /// By words like Filebench's and SQLite's: Mobibench's own are letters.
 fn read_mobibench(s: &Section<'_>) -> Program {
-    s.elsewhere("mode", "file", |s| drop(read_mobibench_file(s)));
-    s.elsewhere("mode", "sqlite", |s| drop(read_mobibench_sqlite(s)));
+    s.elsewhere("mode", "file", read_mobibench_file);
+    s.elsewhere("mode", "sqlite", read_mobibench_sqlite);
     match s.word("mode", &[("file", Mode::File), ("sqlite", Mode::Sqlite)]) {
         None | Some(Mode::File) => Program::Mobibench(read_mobibench_file(s)),
         Some(Mode::Sqlite) => Program::Sqlite(read_mobibench_sqlite(s)),

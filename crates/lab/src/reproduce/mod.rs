@@ -173,12 +173,16 @@ pub const FIGURES: &[Figure] = &[
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReproduceError {
-    #[error("no figure `{name}`{hint} (there are: {known}, all; a file of your own ends in .toml)")]
+    #[error(
+        "no figure `{name}`{hint} (there are: {known}; all of a paper: {papers}; all; a file of your \
+         own ends in .toml)"
+    )]
     Unknown {
         name: String,
         /// `; did you mean ...`, or nothing.
         hint: String,
         known: String,
+        papers: String,
     },
     #[error(transparent)]
     File(#[from] ExperimentErrors),
@@ -256,13 +260,20 @@ pub fn list() -> String {
     rows.iter().map(|r| format!("{:width$}  {}\n", r[0], r[1])).collect()
 }
 
-/// The figure of a name, all of them, or one in a file of the user's own.
+/// Papers with figures: the first word of the figures' names.
+const PAPERS: [&str; 5] = ["lightnvm", "qblk", "slc", "idiscard", "parafs"];
+
+/// The figure of a name, those of a paper, all of them, or one in a file of the user's own.
 ///
 /// # Errors
 /// There is none of that name, or the file can't be read.
 pub fn find(name: &str) -> Result<Vec<Figure>, ReproduceError> {
     if name == "all" {
         return Ok(FIGURES.to_vec());
+    }
+    if PAPERS.contains(&name) {
+        let of_it = |f: &&Figure| f.name.split_once('-').is_some_and(|(paper, _)| paper == name);
+        return Ok(FIGURES.iter().filter(of_it).cloned().collect());
     }
     if name.ends_with(".toml") {
         let unread = |error| ReproduceError::Unread { path: name.into(), error };
@@ -278,15 +289,16 @@ pub fn find(name: &str) -> Result<Vec<Figure>, ReproduceError> {
         let names: Vec<&str> = FIGURES.iter().map(|f| &*f.name).collect();
         ReproduceError::Unknown {
             name: name.into(),
-            hint: crate::suggest::hint(name, names.iter().copied()),
+            hint: crate::suggest::hint(name, names.iter().copied().chain(PAPERS)),
             known: names.join(", "),
+            papers: PAPERS.join(", "),
         }
     })
 }
 
-/// One object, or a list for `all`.
-pub fn to_json(results: &[FigureResult], all: bool) -> String {
-    let text = match (all, results) {
+/// One object, or a list where several were asked for.
+pub fn to_json(results: &[FigureResult], several: bool) -> String {
+    let text = match (several, results) {
         (false, [one]) => serde_json::to_string_pretty(one),
         _ => serde_json::to_string_pretty(results),
     };

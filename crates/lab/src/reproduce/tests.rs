@@ -14,7 +14,12 @@ fn every_figure_has_a_good_file() {
     assert!(list().contains("lightnvm-table1"));
     let said = find("lightnvm-table2").map(|_| ()).unwrap_err().to_string();
     assert!(said.contains("did you mean `lightnvm-table1`"), "{said}");
+    assert!(said.contains("all of a paper: lightnvm, qblk, slc, idiscard, parafs; all;"), "{said}");
     assert_eq!(find("all").unwrap().len(), FIGURES.len());
+    // Those of no paper compare all of them.
+    let of_papers: usize = PAPERS.iter().map(|paper| find(paper).unwrap().len()).sum();
+    assert_eq!(of_papers, FIGURES.iter().filter(|f| !f.name.starts_with("all-")).count());
+    assert_eq!(find("qblk-fig7").unwrap().len(), 1);
 }
 
 /// Every file system of every figure has room on its device at the full size. A run would say so behind
