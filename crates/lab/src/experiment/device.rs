@@ -7,7 +7,7 @@
 use super::Base;
 use super::document::{At, Document, Section, Value};
 use crate::bounded;
-use flashlane_base::{Bytes, SECTOR_BYTES};
+use flashlane_base::{Bytes, GeometryError, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use flashlane_stack::DeviceChoice;
 
@@ -157,13 +157,25 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
             }
         }
     };
-    let fail = |e: SpecError| {
+    // What changes the named device is what is wrong with it, where it changes that part.
+    let complain = |of: &str, said: String| {
+        let (table, named) = of.split_once('.').unwrap_or((of, ""));
+        match overrides.contains(&table).then(|| s.table(table)).flatten() {
+            Some(section) => section.complain(named, said),
+            None => s.complain(key, said),
+        }
+    };
+    let fail = |e: SpecError| match &e {
         // A message of the TOML parser points into the merged text, which nobody has seen.
-        let said = match &e {
-            SpecError::Syntax(e) => format!("device `{name}`: {}", e.message().trim()),
-            other => other.to_string(),
-        };
-        s.complain(key, said);
+        SpecError::Syntax(e) => {
+            s.complain(key, format!("device `{name}`: {}", e.message().trim()));
+        }
+        SpecError::Value { key, .. } => complain(key, e.to_string()),
+        SpecError::Geometry { source: GeometryError::Zero(zero), .. } => {
+            complain(&format!("geometry.{zero}"), e.to_string());
+        }
+        SpecError::Geometry { .. } => complain("geometry", e.to_string()),
+        other => s.complain(key, other.to_string()),
     };
     if overrides.is_empty() {
         return DeviceSpec::from_toml(&text).map_err(fail).ok();
@@ -175,7 +187,7 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
             return None;
         }
     };
-    for table in overrides {
+    for table in &overrides {
         let item = s.item(table).expect("it was there a line ago");
         merge(&mut merged, table, item.value.to_toml());
     }

@@ -131,6 +131,20 @@ fn a_key_of_another_kind_or_program_is_known_as_such() {
     }
 }
 
+/// What is wrong with a device is said where the value comes from.
+#[test]
+fn a_change_of_a_device_is_what_is_wrong_with_it() {
+    for (set, place) in [
+        ("device.geometry.channels=0", "--set device.geometry.channels=0: [device][geometry]: "),
+        ("device.geometry.planes=64", "--set device.geometry.planes=64: [device][geometry]: "),
+        ("device.geometry.ws_opt=7", "[device][geometry]: device `tiny`, [geometry]: write sizes"),
+        ("device.link.command=2h", "--set device.link.command=2h: [device][link]: "),
+    ] {
+        let said = parse(GOOD, &[set]).map(|_| ()).unwrap_err();
+        assert!(said.contains(place), "{set}: {said}");
+    }
+}
+
 #[test]
 fn everything_wrong_is_said_at_once_with_its_place() {
     let text = "name = 3\n[device]\npreset = \"tinny\"\nstor = \"stamps\"\n[[target]]\nkind = \"pblk\"\n\
