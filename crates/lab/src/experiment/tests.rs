@@ -138,7 +138,7 @@ fn a_change_of_a_device_is_what_is_wrong_with_it() {
         ("device.geometry.channels=0", "--set device.geometry.channels=0: [device][geometry]: "),
         ("device.geometry.planes=64", "--set device.geometry.planes=64: [device][geometry]: "),
         ("device.geometry.ws_opt=7", "[device][geometry]: device `tiny`, [geometry]: write sizes"),
-        ("device.link.command=2h", "--set device.link.command=2h: [device][link]: "),
+        ("device.cells.bits=9", "--set device.cells.bits=9: [device][cells]: "),
     ] {
         let said = parse(GOOD, &[set]).map(|_| ()).unwrap_err();
         assert!(said.contains(place), "{set}: {said}");
