@@ -113,7 +113,7 @@ pub async fn dump(cx: &Cx, medium: &Medium, what: &What) -> Result<String> {
         }
     }
     let (sb, pack) = match mount::open(cx, medium).await {
-        Ok(found) => found,
+        Ok((sb, newest)) => (sb, newest.pack),
         Err(_) if *what == What::All => return Ok(out),
         Err(e) => return Err(e),
     };
@@ -183,7 +183,8 @@ async fn say_checkpoints(
     medium: &Medium,
     sb: &Superblock,
 ) -> Result<()> {
-    let newest = mount::newest_pack(cx, medium, &sb.layout).await.ok().map(|pack| pack.version);
+    let newest =
+        mount::newest_pack(cx, medium, &sb.layout).await.ok().map(|newest| newest.pack.version);
     for place in 0..sb.layout.packs.len() {
         let pack = match mount::pack(cx, medium, &sb.layout, place).await {
             Ok(pack) => pack,

@@ -97,7 +97,7 @@ async fn erase(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<()> {
 async fn first_version(cx: &Cx, medium: &Medium, now: Time) -> u64 {
     let by_clock =
         u64::try_from(now.seconds).unwrap_or(0).min(VERSION_MAX / Superblock::VERSIONS / 2);
-    let there = mount::open(cx, medium).await.map_or(0, |(_, pack)| pack.version + 1);
+    let there = mount::open(cx, medium).await.map_or(0, |(_, newest)| newest.pack.version + 1);
     by_clock.max(there.div_ceil(Superblock::VERSIONS)) * Superblock::VERSIONS
 }
 

@@ -60,13 +60,15 @@ pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Resu
 
 /// The superblock that leads to a checkpoint and to its root, and that checkpoint: of two copies that
 /// are whole one may say what is not so. Where neither leads to a root the first one counts.
-pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Pack)> {
+pub(crate) async fn open(cx: &Cx, medium: &Medium) -> Result<(Superblock, Newest)> {
     let (mut rootless, mut first, mut why) = (None, None, FsError::NotFound);
     for copy in 0..SUPERBLOCKS {
         match superblock_copy(cx, medium, copy).await {
             Ok(sb) => match newest_pack(cx, medium, &sb.layout).await {
-                Ok(pack) if has_root(cx, medium, &sb, &pack).await => return Ok((sb, pack)),
-                Ok(pack) => rootless = rootless.or(Some((sb, pack))),
+                Ok(newest) if has_root(cx, medium, &sb, &newest.pack).await => {
+                    return Ok((sb, newest));
+                }
+                Ok(newest) => rootless = rootless.or(Some((sb, newest))),
                 Err(e) => first = first.or(Some(e)),
             },
             Err(FsError::NotFound) => {}
@@ -132,21 +134,30 @@ pub(crate) fn is_pack_head(sector: &[u8], layout: &Layout) -> bool {
 }
 
 /// The newest checkpoint that is whole.
-pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<Pack> {
-    let mut newest: Option<Pack> = None;
+pub(crate) struct Newest {
+    pub(crate) pack: Pack,
+    /// The other one is not.
+    pub(crate) alone: bool,
+}
+
+/// The newest checkpoint that is whole.
+pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Result<Newest> {
+    let (mut newest, mut whole): (Option<Pack>, usize) = (None, 0);
     let mut why = FsError::NotFound;
     for place in 0..layout.packs.len() {
         match pack(cx, medium, layout, place).await {
-            Ok(found) if newest.as_ref().is_none_or(|n| n.version < found.version) => {
-                newest = Some(found);
+            Ok(found) => {
+                whole += 1;
+                if newest.as_ref().is_none_or(|n| n.version < found.version) {
+                    newest = Some(found);
+                }
             }
-            Ok(_) => {}
             // It may be the newer one, behind which what the other names is gone.
             Err(e @ FsError::Io(_)) if !mutant!("parafs.pack-unread") => return Err(e),
             Err(e) => why = e,
         }
     }
-    newest.ok_or(why)
+    newest.map(|pack| Newest { pack, alone: whole == 1 }).ok_or(why)
 }
 
 /// A checkpoint behind the one that counts, if there was one: the window names segments of it.
@@ -219,12 +230,16 @@ impl Fs {
         if let Some(why) = medium.refusal() {
             return Err(FsError::Invalid(why));
         }
-        let (sb, pack) = open(cx, &medium).await?;
+        let (sb, Newest { pack, alone }) = open(cx, &medium).await?;
         let layout = sb.layout;
         if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
             && !mutant!("parafs.lost-checkpoint")
         {
             return Err(recover::lost(lost));
+        }
+        // Behind one that is not clean `roll_forward` sees it.
+        if pack.clean && alone && !mutant!("parafs.clean-is-last") {
+            recover::is_last(cx, &medium, &sb, &pack).await?;
         }
         let entries = segment_table(cx, &medium, &layout, &pack).await?;
         let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));

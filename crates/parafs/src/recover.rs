@@ -10,10 +10,10 @@ use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Batch, Dentry, Footer, Heads, Inode, NOT_TAKEN, Nid, NodeKind, NodePage, Owner, Pack,
-    SECTOR, TAKEN_TO, WINDOW_NUMBER_MAX, WINDOW_WORDS, WindowSector,
+    SECTOR, Superblock, TAKEN_TO, WINDOW_NUMBER_MAX, WINDOW_WORDS, WindowSector,
 };
 use crate::fs::Fs;
-use crate::medium::Written;
+use crate::medium::{Medium, Written};
 use crate::mount::Recovered;
 use crate::nodes::{is_dir, is_file};
 use crate::segments::Heat;
@@ -98,6 +98,45 @@ pub(crate) struct Rolled {
     is_sure: bool,
 }
 
+/// Files of which an fsync could not be read, and what is known of that: how many nodes it had, and which.
+#[derive(Default)]
+struct Broken(BTreeMap<Nid, (usize, BTreeSet<u32>)>);
+
+impl Broken {
+    fn add(&mut self, nodes: &[Sealed]) {
+        let Footer { ino, batch, .. } = nodes[0].footer;
+        let (whole, known) = self.0.entry(ino).or_default();
+        *whole = (*whole).max(batch.nodes as usize);
+        known.extend(nodes.iter().map(|found| found.footer.ofs));
+    }
+
+    /// An fsync before this one of the same file is lacking, and this one does not have all that it had. A cut
+    /// leaves the last one of a file lacking only, and whoever writes again what failed writes all of it.
+    fn has(&self, nodes: &[Sealed]) -> bool {
+        let Some((whole, known)) = self.0.get(&nodes[0].footer.ino) else { return false };
+        let has = |ofs: &u32| nodes.iter().any(|found| found.footer.ofs == *ofs);
+        let all = nodes.len() >= *whole && known.iter().all(has);
+        !all && !mutant!("parafs.behind-broken-taken")
+    }
+}
+
+/// An fsync has no inode, and its file is not there: the fsync that made it could not be read.
+async fn is_headless(
+    cx: &Cx,
+    fs: &Arc<Fs>,
+    nodes: &[Sealed],
+    gone: &BTreeSet<Nid>,
+) -> Result<bool> {
+    let ino = nodes[0].footer.ino;
+    if nodes.iter().any(|found| found.footer.ofs == 0)
+        || gone.contains(&ino)
+        || mutant!("parafs.headless-taken")
+    {
+        return Ok(false);
+    }
+    fs.with(cx, |s| Ok(s.nat.get(ino)?.ino == 0)).await
+}
+
 /// Takes every fsync that is whole, in their order. Where the window is lost they may be anywhere. Of
 /// those that a mount before this one could not read nothing is taken now: it may have written over what
 /// they name.
@@ -152,7 +191,7 @@ pub(crate) async fn roll_forward(
     }
     // Files that have lost their name to another one: what they wrote later is nobody's.
     let (mut gone, mut counting) = (BTreeSet::new(), BTreeSet::new());
-    let mut taken = Vec::new();
+    let (mut taken, mut broken) = (Vec::new(), Broken::default());
     for (number, mut nodes) in batches {
         if before.as_ref().is_some_and(|before| !has(before, number))
             && !mutant!("parafs.mount-takes-more")
@@ -161,10 +200,14 @@ pub(crate) async fn roll_forward(
             continue;
         }
         let Batch { nodes: whole, .. } = nodes[0].footer.batch;
-        if nodes.len() != whole as usize && !mutant!("parafs.torn-batches-taken") {
+        let ino = nodes[0].footer.ino;
+        let is_whole = nodes.len() == whole as usize || mutant!("parafs.torn-batches-taken");
+        if !is_whole || broken.has(&nodes) || is_headless(cx, fs, &nodes, &gone).await? {
+            broken.add(&nodes);
             recovered.torn_batches += 1;
             continue;
         }
+        broken.0.remove(&ino);
         recovered.batches += 1;
         taken.push(number);
         for found in &nodes {
@@ -173,7 +216,7 @@ pub(crate) async fn roll_forward(
                 counting.extend(fs.lock().named_by(found));
             }
         }
-        if gone.contains(&nodes[0].footer.ino) {
+        if gone.contains(&ino) {
             continue;
         }
         // The inode first: it says how long the file is.
@@ -209,6 +252,24 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
     fs.medium.write_meta(cx, at, &sector.encode(number)).await?;
     fs.flush(cx).await?;
     Ok(true)
+}
+
+/// A checkpoint that says that all is unmounted, and the other one is not whole: that may have been the newer
+/// one. Its heads went on where these are, and a node there is of a later checkpoint then.
+pub(crate) async fn is_last(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> Result<()> {
+    let layout = sb.layout;
+    for (segment, page) in with_nodes(&pack.heads, &[], layout.shape.segments()) {
+        let mut bytes = vec![0; layout.shape.page_bytes()];
+        let addr = layout.addr(segment, page);
+        // What can't be read has not been written.
+        let is_there = page < layout.shape.segment_pages
+            && medium.read(cx, &layout, addr, &mut bytes).await.is_ok();
+        let footer = NodePage::check(&bytes, sb.node_seed()).ok().filter(|_| is_there);
+        if let Some(later) = footer.filter(|footer| footer.version > pack.version) {
+            return Err(lost(later.version));
+        }
+    }
+    Ok(())
 }
 
 /// Segments of heads for nodes that may have been written to since the checkpoint, each with the
@@ -254,7 +315,7 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, 
 /// and from which page on. A head that has not begun a segment may lose it to another one
 /// ([`crate::segments::Segments::take_back`]): the last one to get it counts, so nobody takes a page of a
 /// file for a node.
-fn with_nodes(heads: &[Heads], given: &[(u32, u8)], segments: u32) -> Vec<(u32, u32)> {
+pub(crate) fn with_nodes(heads: &[Heads], given: &[(u32, u8)], segments: u32) -> Vec<(u32, u32)> {
     let mut found = BTreeMap::new();
     for (heat, head) in Heat::ALL.iter().cycle().zip(heads) {
         if heat.is_node() {

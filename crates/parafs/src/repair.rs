@@ -110,7 +110,7 @@ async fn write(
         done.found += u64::from(fs.adopt(cx, *ino, now).await?);
     }
     fs.unmount(cx).await?;
-    for number in &m.window_lost {
+    for number in m.window_lost.iter().chain(&m.window_spoiled) {
         medium.write_meta(cx, m.layout.window + number, &[0; SECTOR]).await?;
     }
     medium.flush(cx).await

@@ -142,7 +142,7 @@ fn wrong_input_is_answered_with_place_and_remedy() {
     run("unit.toml", &format!("{EXPERIMENT}runtime = \"3 parsecs\"\n"), &[])
         .refused(2, &["unit.toml:12", "runtime"]);
     run("geo.toml", &EXPERIMENT.replace("= 64", "= 0"), &[])
-        .refused(2, &["geo.toml:4", "chunks_per_pu", "at least 1"]);
+        .refused(2, &["geo.toml:6", "chunks_per_pu", "at least 1"]);
     run("fit.toml", &EXPERIMENT.replace("= 64", "= 2"), &[])
         .refused(2, &["on device `tiny (changed)`"]);
     run("big.fio", "[a]\nrw=read\nsize=1t\n", &[]).refused(2, &["job `a`", "1 TiB", "size=100%"]);

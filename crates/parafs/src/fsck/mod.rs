@@ -138,8 +138,9 @@ pub(crate) struct Model<'a> {
     pub(crate) entering: Vec<(Nid, Dentry)>,
     /// Segments that may hold what fsyncs have written behind the checkpoint.
     pub(crate) window: BTreeSet<u32>,
-    /// Sectors of the window that can't be read.
+    /// Sectors of the window that can't be read, and those behind its end.
     pub(crate) window_lost: Vec<u64>,
+    pub(crate) window_spoiled: Vec<u64>,
     /// Files that get a name in /lost+found.
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
@@ -190,7 +191,7 @@ impl<'a> Model<'a> {
     pub(crate) async fn look(cx: &'a Cx, medium: &'a Medium) -> Result<Model<'a>> {
         let mut unread = Cell::new(0);
         let (sb, pack) = match mount::open(cx, medium).await {
-            Ok((sb, pack)) => (sb, Some(pack)),
+            Ok((sb, newest)) => (sb, Some(newest.pack)),
             Err(e) => {
                 unread = Cell::new(u64::from(matches!(e, FsError::Io(_))));
                 (mount::superblock(cx, medium).await?, None)
@@ -229,6 +230,7 @@ impl<'a> Model<'a> {
             entering: Vec::new(),
             window: BTreeSet::new(),
             window_lost: Vec::new(),
+            window_spoiled: Vec::new(),
             adopted: Vec::new(),
             report: Report { clean: pack.clean, ..Report::default() },
             pack,

@@ -12,8 +12,8 @@ use crate::format::{
     SegmentEntry, SitSector, SummarySector, WindowSector,
 };
 use crate::fs::bit;
-use crate::mount;
 use crate::segments::Heat;
+use crate::{mount, recover};
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -347,7 +347,7 @@ impl Model<'_> {
 
     /// Sectors of the update window. Each is written whole, so one that is not was damaged.
     pub(super) async fn read_window(&mut self) {
-        let mut goes_on = true;
+        let (mut goes_on, mut given) = (true, Vec::new());
         for number in 0..self.layout.window_sectors {
             let mut bytes = vec![0; SECTOR];
             let at = self.layout.window + number;
@@ -363,46 +363,47 @@ impl Model<'_> {
                 Ok(window) => {
                     goes_on &= window.version == self.pack.version;
                     let all = self.layout.shape.segments();
-                    let named = window.segments().map(|(segment, _)| segment);
-                    let named = named.filter(|segment| goes_on && *segment < all);
-                    self.window.extend(named);
+                    let named = window.segments().filter(|(segment, _)| goes_on && *segment < all);
+                    given.extend(named);
                 }
                 Err(_) if unwritten => goes_on = false,
                 Err(e) => {
-                    self.window_lost.push(number);
+                    // Behind its end there is nothing to lose.
+                    match goes_on || mutant!("parafs.window-ends-nowhere") {
+                        true => self.window_lost.push(number),
+                        false => self.window_spoiled.push(number),
+                    }
                     let said = format!("sector {number} of the update window: {}", e.why());
                     self.wrong(cure::WINDOW, said);
                 }
             }
         }
+        self.window.extend(given.iter().map(|(segment, _)| *segment));
         let heads = self.pack.heads.iter();
         self.window.extend(heads.flat_map(|head| {
             let open = head.open.iter().map(|(segment, _)| *segment);
             open.chain(head.next.iter().copied())
         }));
-        match (self.window_lost.is_empty(), self.pack.clean) {
-            (false, _) => self.find_fsyncs().await,
-            (true, false) => self.find_lost().await,
-            (true, true) => {}
+        match self.window_lost.is_empty() {
+            false => self.find_fsyncs().await,
+            true => self.find_lost(&given).await,
         }
     }
 
-    /// Nodes of a later checkpoint than the one that counts, where its heads go on.
-    async fn find_lost(&mut self) {
-        let heads = self.pack.heads.clone();
-        let of_nodes = (0..).zip(heads).filter(|(at, _)| is_node_head((at % HEADS) as u8));
-        for (_, head) in of_nodes {
-            let next = head.next.iter().map(|segment| (*segment, 0));
-            for (segment, from) in head.open.into_iter().chain(next) {
-                for page in from..self.layout.shape.segment_pages {
-                    let read = self.read_page(self.layout.addr(segment, page)).await;
-                    let footer = read.ok().and_then(|bytes| self.footer(&bytes).ok());
-                    let later = footer.filter(|footer| footer.version > self.pack.version);
-                    if let Some(footer) = later {
-                        self.later = true;
-                        let said = format!("checkpoint {} was there, and is lost", footer.version);
-                        return self.wrong(cure::PACK, format!("{said}, with what was done since"));
-                    }
+    /// Nodes of a later checkpoint than the one that counts, where a mount looks for nodes of fsyncs: its
+    /// heads go on there, and in what they were `given` since.
+    async fn find_lost(&mut self, given: &[(u32, u8)]) {
+        let given = if mutant!("parafs.lost-in-heads-only") { &[] } else { given };
+        let all = self.layout.shape.segments();
+        for (segment, from) in recover::with_nodes(&self.pack.heads, given, all) {
+            for page in from..self.layout.shape.segment_pages {
+                let read = self.read_page(self.layout.addr(segment, page)).await;
+                let footer = read.ok().and_then(|bytes| self.footer(&bytes).ok());
+                let later = footer.filter(|footer| footer.version > self.pack.version);
+                if let Some(footer) = later {
+                    self.later = true;
+                    let said = format!("checkpoint {} was there, and is lost", footer.version);
+                    return self.wrong(cure::PACK, format!("{said}, with what was done since"));
                 }
             }
         }

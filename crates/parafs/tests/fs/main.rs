@@ -6,6 +6,7 @@ mod crowd;
 mod every;
 mod fuzz;
 mod image;
+mod lost;
 mod model;
 mod moments;
 mod mounts;

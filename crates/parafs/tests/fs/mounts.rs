@@ -28,14 +28,14 @@ fn moments() -> impl Iterator<Item = u64> {
 }
 
 /// What ends a life.
-enum End {
+pub(crate) enum End {
     PowerCut,
     /// The process is gone, and the power is not.
     Killed,
 }
 
 /// A life of a file system that is new. No checkpoint is written but those that are asked for.
-fn life<T: 'static>(
+pub(crate) fn life<T: 'static>(
     seed: u64,
     end: End,
     acts: impl AsyncFnOnce(&Cx, &Arc<Slow>, Arc<Fs>) -> T + 'static,
@@ -60,7 +60,7 @@ fn cut_mount(slow: Arc<Slow>, us: u64) {
 }
 
 /// The power goes so many microseconds behind the beginning of this.
-fn cut(slow: Arc<Slow>, us: u64, act: impl AsyncFnOnce(&Cx, Medium) + 'static) {
+pub(crate) fn cut(slow: Arc<Slow>, us: u64, act: impl AsyncFnOnce(&Cx, Medium) + 'static) {
     let device = slow.ram.clone();
     let clock = Virtual::new(1, us, CostTable::zero());
     let cx = clock.cx();
@@ -82,20 +82,20 @@ fn without(device: &Arc<Ram>, node: Lba) -> Arc<Slow> {
 }
 
 /// Makes a file of a page of its number, and has it durable.
-async fn create_durable(cx: &Cx, fs: &Arc<Fs>, i: u8) {
+pub(crate) async fn create_durable(cx: &Cx, fs: &Arc<Fs>, i: u8) {
     let f = create(cx, fs, ROOT, &format!("f{i}"), FILE).await.ino;
     fs.write(cx, f, 0, &[i; 4096], now(cx)).await.expect("room");
     fs.fsync(cx, f, false).await.expect("it is written");
 }
 
-async fn create_files(cx: &Cx, fs: &Arc<Fs>) {
+pub(crate) async fn create_files(cx: &Cx, fs: &Arc<Fs>) {
     for i in 0..FILES {
         create_durable(cx, fs, i).await;
     }
 }
 
 /// They are there, with what they hold.
-async fn has_files(cx: &Cx, fs: &Arc<Fs>, what: &str) {
+pub(crate) async fn has_files(cx: &Cx, fs: &Arc<Fs>, what: &str) {
     for i in 0..FILES {
         let f = fs.lookup(cx, ROOT, format!("f{i}").as_bytes()).await;
         let f = f.unwrap_or_else(|e| panic!("f{i} behind {what}: {e}"));
