@@ -8,7 +8,7 @@ use crate::mounts::{End, create_durable, create_files, cut, has_files, life};
 use crate::slow::Slow;
 use flashlane_base::Lba;
 use flashlane_ftl::block::BlockDev;
-use flashlane_parafs::{Fs, Medium, ROOT, repair};
+use flashlane_parafs::{Fs, Medium, ROOT, check, repair};
 use flashlane_rt::Cx;
 use flashlane_testkit::Ram;
 use flashlane_testkit::files::{FILE, content, create, mount, mount_with, now, run, small};
@@ -186,4 +186,35 @@ fn an_fsync_that_has_all_of_the_lost_one_counts() {
         });
         assert!(found.len() as u64 == FAR + 4096 && found[0] == 2, "{} bytes", found.len());
     }
+}
+
+/// A node of a file can't be read when the file is deleted, nor when all is unmounted: the file stays in the
+/// list. That is no damage, and the next mount deletes it.
+#[test]
+fn what_an_unmount_can_not_delete_the_next_mount_does() {
+    let (device, f) = life(1, End::Killed, async |cx, _, fs| {
+        create_files(cx, &fs).await;
+        let f = create(cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(cx, f, FAR, &[1; 4096], now(cx)).await.expect("room");
+        fs.unmount(cx).await.expect("it is written");
+        f
+    });
+    let (far, _) =
+        nodes_of(&device, f, 0).into_iter().find(|(_, ofs)| *ofs > 0).expect("it has one");
+    mounted_without(&device, far, async |cx, fs| {
+        drop(fs.unlink(cx, ROOT, b"f", now(cx)).await);
+        fs.unmount(cx).await.expect("all else is written");
+    });
+    run(3, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let report = check(&cx, &medium()).await.expect("it is one");
+        assert_eq!(report.problems, [""; 0]);
+        let listed = |note: &String| note.contains(&format!("file {f} is to be deleted"));
+        assert!(report.notes.iter().any(listed), "{:?}", report.notes);
+        let (fs, found) = Fs::mount(&cx, medium(), small()).await.expect("it is mounted");
+        assert_eq!(found.orphans, 1);
+        fs.unmount(&cx).await.expect("it is written");
+        let report = check(&cx, &medium()).await.expect("it is one");
+        assert_eq!((report.problems, report.notes), (vec![], vec![]));
+    });
 }
