@@ -8,7 +8,7 @@ use crate::mounts::{End, create_durable, create_files, cut, has_files, life};
 use crate::slow::Slow;
 use flashlane_base::Lba;
 use flashlane_ftl::block::BlockDev;
-use flashlane_parafs::{Fs, Medium, ROOT, check, repair};
+use flashlane_parafs::{Fs, FsError, Medium, ROOT, check, repair};
 use flashlane_rt::Cx;
 use flashlane_testkit::Ram;
 use flashlane_testkit::files::{FILE, content, create, mount, mount_with, now, run, small};
@@ -56,6 +56,36 @@ fn a_lost_checkpoint_of_a_mount_is_found() {
         create_durable(cx, &fs, 100).await;
     });
     lost_checkpoint_is_told(device);
+}
+
+/// A sector of a checkpoint can't be read. Of the older one that stops nothing, where its head says that it is
+/// older. The newer one is not left out.
+#[test]
+fn an_older_checkpoint_that_can_not_be_read_stops_no_mount() {
+    let (device, ()) = life(1, End::PowerCut, async |cx, _, fs| {
+        create_files(cx, &fs).await;
+        for _ in 0..2 {
+            create(cx, &fs, ROOT, "new", FILE).await;
+            fs.checkpoint(cx).await.expect("it is written");
+            fs.unlink(cx, ROOT, b"new", now(cx)).await.expect("it is there");
+        }
+        create_durable(cx, &fs, 100).await;
+    });
+    for (newest, sector) in [(false, 0), (false, 1), (true, 0), (true, 1)] {
+        let image = Image::on(contents(device.clone()));
+        image.device.lose(image.pack(newest).at + sector);
+        run(2, async move |cx| {
+            let mounted = Fs::mount(&cx, Medium::Linear(image.device), small()).await;
+            match mounted {
+                Ok((fs, _)) if (newest, sector) == (false, 1) => {
+                    has_files(&cx, &fs, "a checkpoint that is lost").await;
+                    assert!(fs.lookup(&cx, ROOT, b"f100").await.is_ok(), "it was made durable");
+                }
+                Err(FsError::Io(_)) if (newest, sector) != (false, 1) => {}
+                other => panic!("{newest} {sector}: {:?}", other.map(|(_, found)| found)),
+            }
+        });
+    }
 }
 
 /// A sector of the window that nobody uses can't be read. A repair that is cut has kept what the others
