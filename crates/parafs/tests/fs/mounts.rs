@@ -126,6 +126,13 @@ async fn overwrite(cx: &Cx, fs: &Arc<Fs>, f: u32, at: u64) {
     fs.write(cx, f, 0, &[2; 10], now(cx)).await.expect("room");
 }
 
+/// The same, durable: where the last node of the fsync lies.
+async fn overwrite_durable(cx: &Cx, slow: &Slow, fs: &Arc<Fs>, f: u32, at: u64) -> Lba {
+    overwrite(cx, fs, f, at).await;
+    fs.fsync(cx, f, false).await.expect("it is written");
+    *slow.last.lock()
+}
+
 /// All of the file is old, or all of it new: which.
 fn is_new(device: Arc<Ram>, at: u64, us: u64) -> bool {
     run(us, async move |cx| {
@@ -182,9 +189,7 @@ fn what_can_not_be_read_now_may_be_another_time() {
             let (device, node) = life(us, End::PowerCut, async move |cx, slow, fs| {
                 let f = create_old(cx, &fs, at).await;
                 fs.sync(cx).await.expect("it is written");
-                overwrite(cx, &fs, f, at).await;
-                fs.fsync(cx, f, false).await.expect("it is written");
-                let node = *slow.last.lock();
+                let node = overwrite_durable(cx, slow, &fs, f, at).await;
                 create_files(cx, &fs).await;
                 node
             });
@@ -264,9 +269,7 @@ fn what_one_mount_has_taken_the_next_one_may_not() {
         let (device, [second, last]) = life(us, End::PowerCut, async |cx, slow, fs| {
             let f = create_old(cx, &fs, 0).await;
             fs.fsync(cx, f, false).await.expect("it is written");
-            overwrite(cx, &fs, f, 0).await;
-            fs.fsync(cx, f, false).await.expect("it is written");
-            let second = *slow.last.lock();
+            let second = overwrite_durable(cx, slow, &fs, f, 0).await;
             create_files(cx, &fs).await;
             create_durable(cx, &fs, FILES).await;
             [second, *slow.last.lock()]
@@ -288,9 +291,7 @@ fn what_was_superseded_may_count_again() {
             let f = create_old(cx, &fs, 0).await;
             fs.fsync(cx, f, false).await.expect("it is written");
             create_files(cx, &fs).await;
-            overwrite(cx, &fs, f, 0).await;
-            fs.fsync(cx, f, false).await.expect("it is written");
-            *slow.last.lock()
+            overwrite_durable(cx, slow, &fs, f, 0).await
         });
         cut_mount(Slow::new(device.clone()), us);
         old += run(us, async move |cx| {
