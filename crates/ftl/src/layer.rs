@@ -390,6 +390,51 @@ pub struct Recovered {
     pub lost: Vec<(Location, u32)>,
     /// The first sector that the host could not give.
     pub host_failed: Option<Location>,
+    /// Logical sectors whose content is lost: reads of them fail until they are written or
+    /// discarded. In ascending order, without overlaps.
+    pub lost_sectors: Vec<LostSectors>,
+    /// Units at the end of an open chunk that can't be read. The mount takes each for a program that
+    /// the power cut tore; a flushed unit that decayed there looks the same (FORMAT.md, section 9).
+    pub torn_units: u64,
+}
+
+/// A range of logical sectors of which a mount knows that it has lost their content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostSectors {
+    pub first: u64,
+    pub count: u64,
+    pub cause: LostCause,
+}
+
+/// Why the content of logical sectors is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LostCause {
+    /// Their newest copy is on this PU, all chunks of which are offline.
+    DeadPu(u32),
+    /// Their newest copy is in this chunk of this PU, which is offline.
+    OfflineChunk { pu: u32, chunk: u32 },
+    /// Their newest copy can't be read, although its chunk is in use.
+    Unreadable { pu: u32, chunk: u32 },
+    /// They may have been written to a unit of which neither content nor records can be read. It is
+    /// not known to which sectors that unit belonged, so every sector that may be older counts.
+    MayBeOlder,
+    /// An earlier mount or garbage collection found them lost, and noted it.
+    Noted,
+}
+
+impl std::fmt::Display for LostCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LostCause::DeadPu(pu) => write!(f, "PU {pu} is dead"),
+            LostCause::OfflineChunk { pu, chunk } => write!(f, "chunk {chunk} of PU {pu} is offline"),
+            LostCause::Unreadable { pu, chunk } => {
+                write!(f, "chunk {chunk} of PU {pu} can't be read there")
+            }
+            LostCause::MayBeOlder => f.write_str("a newer copy may be in units that can't be read"),
+            LostCause::Noted => f.write_str("an earlier life found it lost"),
+        }
+    }
 }
 
 /// How a host FTL's lines are divided, in lines at the width that it was created with.

@@ -88,6 +88,7 @@ fn recovered(r: Recovery, leaves_snapshot: bool) -> Recovered {
         lost: r.lost.iter().map(|at| (*at, 1)).collect(),
         host_failed: r.host_failed,
         steps: r.steps,
+        ..Recovered::default()
     }
 }
 

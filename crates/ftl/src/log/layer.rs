@@ -306,6 +306,7 @@ fn recovered(r: Recovery, chunks_per_pu: u32) -> Recovered {
         lost: r.lost_units.iter().map(|unit| (place(*unit), r.unit)).collect(),
         host_failed: r.host_failed.map(place),
         steps: r.steps,
+        ..Recovered::default()
     }
 }
 

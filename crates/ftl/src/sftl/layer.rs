@@ -166,6 +166,7 @@ fn recovered(r: &Recovery) -> Recovered {
         steps: r.steps.clone(),
         lost,
         host_failed: meta.and_then(|m| m.host_failed),
+        ..Recovered::default()
     }
 }
 
