@@ -163,7 +163,7 @@ impl Controller {
         {
             return Some((Load::Sectors(Kind::Wrap), stream, position));
         }
-        if self.pages.waiting() > 0
+        if (self.pages.waiting() > 0 || self.barriers.holds_pages())
             && let Some(next) = self.next_pages()
         {
             return Some(next);
@@ -224,6 +224,7 @@ impl Controller {
             }
             Load::Pages => {
                 let pages = self.take_pages(n);
+                self.note_pages_at(position, &pages);
                 self.workers[position as usize].pages = pages;
             }
         }
