@@ -163,7 +163,7 @@ impl Controller {
         {
             return Some((Load::Sectors(Kind::Wrap), stream, position));
         }
-        if (self.pages.waiting() > 0 || self.barriers.holds_pages())
+        if self.pages.waiting() > 0
             && let Some(next) = self.next_pages()
         {
             return Some(next);
@@ -224,7 +224,6 @@ impl Controller {
             }
             Load::Pages => {
                 let pages = self.take_pages(n);
-                self.note_pages_at(position, &pages);
                 self.workers[position as usize].pages = pages;
             }
         }

@@ -96,9 +96,6 @@ const LIFE_SHIFT: u32 = 42;
 /// The last stamp that a life can come behind. Who finds a higher one has not found ours.
 const STAMP_LAST: u64 = crate::log::format::STAMP_MAX - (1 << LIFE_SHIFT);
 
-/// Why a device that has lost too many chunks takes no writes. What it holds is still read and moved.
-const NO_SPARE: &str = "too many chunks have failed, no spare is left";
-
 /// Why nothing can be made durable on an image.
 const HOST_TROUBLE: &str = "the host could not keep what was written: its disk is full or failing";
 
@@ -221,9 +218,6 @@ impl DriveFtl {
         }
         let parts = Parts { sizes, place, capacity, host };
         let (ftl, movers) = parts.assemble(device, &config);
-        if !config.capacitors {
-            ftl.controller.lock().pages.touch_notes();
-        }
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
         Ok(ftl)
@@ -425,7 +419,7 @@ impl Parts {
         let reach = reach(&*device, &layout);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
-            pages: Pages::new(capacity as u32, layout.grains(), layout.chunk_count()),
+            pages: Pages::new(capacity as u32, layout.grains()),
             buffer: Buffer::new(sizes),
             gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
