@@ -16,7 +16,7 @@ pub mod layer;
 pub mod link;
 pub mod log;
 pub mod meter;
-pub mod patience;
+mod patience;
 pub mod pftl;
 pub mod sftl;
 pub mod slc;

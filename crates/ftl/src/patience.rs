@@ -12,7 +12,7 @@ const WAITS: [Ns; 4] = [Ns::from_ms(1), Ns::from_ms(10), Ns::from_ms(100), Ns::f
 
 /// Has `read` try `left` again, after a longer wait each time. `read` returns what still can't be read;
 /// so does this, after the last round.
-pub async fn read_again<T>(
+pub(crate) async fn read_again<T>(
     cx: &Cx,
     mut left: Vec<T>,
     mut read: impl AsyncFnMut(Vec<T>) -> Vec<T>,
