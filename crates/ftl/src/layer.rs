@@ -427,9 +427,7 @@ impl std::fmt::Display for LostCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LostCause::DeadPu(pu) => write!(f, "PU {pu} is dead"),
-            LostCause::OfflineChunk { pu, chunk } => {
-                write!(f, "chunk {chunk} of PU {pu} is offline")
-            }
+            LostCause::OfflineChunk { pu, chunk } => write!(f, "chunk {chunk} of PU {pu} is offline"),
             LostCause::Unreadable { pu, chunk } => {
                 write!(f, "chunk {chunk} of PU {pu} can't be read there")
             }
