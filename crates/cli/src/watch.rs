@@ -329,7 +329,7 @@ impl torture::Watcher for Torturer {
 
     fn progress(&self, tally: &Tally) {
         if let Some(bar) = &self.bar {
-            let Tally { seeds, lives, cuts, faults } = tally;
+            let Tally { seeds, lives, cuts, faults, .. } = tally;
             let said = format!("{seeds} seeds, {lives} lives, {cuts} cuts, {faults} faults");
             bar.set_message(said);
             bar.tick();

@@ -423,11 +423,30 @@ pub enum LostCause {
     Noted,
 }
 
+impl LostCause {
+    /// The same with the PUs and chunks of the drive, for a layer whose first PU is `begin` there and
+    /// whose first chunk is `first`.
+    pub fn on_drive(self, begin: u32, first: u32) -> LostCause {
+        match self {
+            LostCause::DeadPu(pu) => LostCause::DeadPu(begin + pu),
+            LostCause::OfflineChunk { pu, chunk } => {
+                LostCause::OfflineChunk { pu: begin + pu, chunk: first + chunk }
+            }
+            LostCause::Unreadable { pu, chunk } => {
+                LostCause::Unreadable { pu: begin + pu, chunk: first + chunk }
+            }
+            LostCause::MayBeOlder | LostCause::Noted => self,
+        }
+    }
+}
+
 impl std::fmt::Display for LostCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LostCause::DeadPu(pu) => write!(f, "PU {pu} is dead"),
-            LostCause::OfflineChunk { pu, chunk } => write!(f, "chunk {chunk} of PU {pu} is offline"),
+            LostCause::OfflineChunk { pu, chunk } => {
+                write!(f, "chunk {chunk} of PU {pu} is offline")
+            }
             LostCause::Unreadable { pu, chunk } => {
                 write!(f, "chunk {chunk} of PU {pu} can't be read there")
             }

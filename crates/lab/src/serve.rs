@@ -9,6 +9,7 @@ use crate::control::ControlError;
 use crate::control::power::Switch;
 use crate::control::socket::{connect_to, listen_at};
 use crate::experiment::{DriveTarget, Target};
+use crate::lnvm::show;
 use crate::metrics::CONTENT_TYPE;
 use crate::run::Monitor;
 use crate::stack::{Opened, Stack, StackError, target_of_drive};
@@ -524,6 +525,10 @@ async fn steps(
     let opened = opened.map_err(failed(&targets[0].name))?;
     opened.expect(serving.on.iter().map(|on| &*on.name));
     let stacks = Stacks::mount(cx, targets, &opened).await?;
+    for (stack, target) in stacks.0.iter().zip(targets) {
+        let said = stack.mounted().map_or(Vec::new(), |m| show::mount_lines(&m.lost));
+        said.iter().for_each(|line| say(&format_args!("{}: {line}", target.name)));
+    }
     let begun = begin(cx, places, &stacks, serving, recorded, &opened);
     let (stop, open) = match begun {
         Ok(begun) => begun,

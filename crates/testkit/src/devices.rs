@@ -5,6 +5,7 @@
 //! Never: draws what no layer supports (write units above one vector).
 
 use flashlane_base::{Bytes, Ns, Rng};
+use flashlane_media::fault::{Fault, FaultKind};
 use flashlane_ocssd::spec::{EccSpec, LinkSpec};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, SsdOptions, StoreKind};
 
@@ -130,6 +131,16 @@ pub fn faults(seed: u64) -> FaultPlan {
     match FaultPlan::from_toml(&text) {
         Ok(plan) => plan,
         Err(error) => panic!("seed {seed} drew an impossible plan: {error}\n{text}"),
+    }
+}
+
+/// A plan of which nothing ever happens: with it a device looks for faults at every command, also for
+/// those that come later ([`flashlane_ocssd::Ssd::fail`]).
+pub(crate) fn never() -> FaultPlan {
+    let (kind, count) = (FaultKind::ReadUncorrectable, u64::MAX);
+    let (pu, chunk, sector, chance) = (None, None, None, None);
+    FaultPlan {
+        faults: vec![Fault { kind, pu, chunk, sector, count, after: Ns::ZERO, chance, times: 1 }],
     }
 }
 

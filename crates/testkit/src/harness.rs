@@ -117,6 +117,12 @@ pub trait Machine {
     fn cut(&self, at: Ns, seed: u64);
     /// The power went off after a stop; nothing was under way.
     fn off(&self, _at: Ns) {}
+    /// True if it did not come up for a reason that is no defect, and will not come up again.
+    fn is_over(&self) -> bool {
+        false
+    }
+    /// Adds what it has counted over all lives so far.
+    fn count(&self, _done: &mut Done) {}
     fn describe(&self) -> String;
 }
 
@@ -269,6 +275,11 @@ pub struct Done {
     pub faults: u64,
     /// Faults that were aimed at a command.
     pub aimed: u64,
+    /// Failure units that vanished, mounts that were refused while one was away, and runs that such a
+    /// refusal ended, since no option mounts what is left.
+    pub vanished: u64,
+    pub refused: u64,
+    pub ended: u64,
     /// Sectors of the device.
     pub capacity: u64,
     /// It became read-only.
@@ -339,6 +350,8 @@ pub enum End {
     Cut,
     /// Somebody wanted the run to end.
     Left,
+    /// The stack did not come up, for a reason that is no defect ([`Machine::is_over`]).
+    Over,
 }
 
 /// Why a life ends in its middle.
@@ -457,6 +470,9 @@ pub fn run_seed(stack: &dyn Subject, seed: u64, plan: &Plan) -> Result<Done, Fai
             break;
         }
         done.lives += 1;
+        if done.ended > 0 {
+            break;
+        }
     }
     done.aimed = aim.map_or(0, |aim| aim.struck());
     Ok(done)
@@ -582,7 +598,7 @@ impl Span {
         match end {
             End::Left => done.left = true,
             End::Cut => done.cuts += 1,
-            End::Stopped => {}
+            End::Stopped | End::Over => {}
         }
         Ok((end, now))
     }
@@ -681,8 +697,9 @@ impl Life {
         // Whoever still holds a part of the stack must not keep the medium busy.
         self.host.take();
         self.state.take();
+        self.machine.count(done);
         match end {
-            End::Left => return Ok(()),
+            End::Left | End::Over => return Ok(()),
             End::Cut => {
                 self.machine.cut(now, self.span.seed);
                 if let Some(oracle) = self.oracle.get() {
@@ -752,7 +769,10 @@ impl Life {
     }
 
     async fn live(self, cx: Cx) -> Result<End, String> {
-        let up = self.machine.clone().up(self.span.boot(&cx, &self.oracle)).await?;
+        let up = match self.machine.clone().up(self.span.boot(&cx, &self.oracle)).await {
+            Err(_) if self.machine.is_over() => return Ok(End::Over),
+            up => up?,
+        };
         let dev = match &self.span.plan.wrap {
             Some(wrap) => wrap(up.dev.clone()),
             None => up.dev.clone(),

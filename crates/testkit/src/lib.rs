@@ -6,7 +6,7 @@
 //! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`overlay`] (one to
 //! damage), [`witness`] (what
 //! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`files`] (file systems: their oracle, their lives, all
-//! short sequences), [`guest`] (a
+//! short sequences), `vanish` (dies, chunks and seconds that go away), [`guest`] (a
 //! virtual machine with a virtio disk, without the machine). May know: every
 //! layer that gives a block device. Promises: a failing seed prints the one command that replays it.
 //! Never: is below anything; of the product only `flashlane torture` has it.
@@ -37,6 +37,7 @@ pub mod stacks;
 pub mod swarm;
 pub mod threaded;
 pub mod torture;
+mod vanish;
 pub mod witness;
 
 pub use canary::{Canary, Cheat};

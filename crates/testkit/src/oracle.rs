@@ -149,6 +149,8 @@ struct State {
     past: BTreeMap<u64, Vec<Past>>,
     /// Begin of the last flush, by begin, that ended well: it covers every update ended before.
     flushed: Seq,
+    /// A read error is admissible for every sector.
+    any_error: bool,
 }
 
 pub struct Oracle {
@@ -179,6 +181,7 @@ impl Oracle {
                 durable: vec![Version::ZEROS; capacity as usize],
                 past: BTreeMap::new(),
                 flushed: 0,
+                any_error: false,
             }),
         }
     }
@@ -309,7 +312,8 @@ impl Oracle {
                 });
             }
         };
-        let admitted = |lba: u64| s.damaged.contains_key(&lba) || read.damaged.contains(&lba);
+        let admitted =
+            |lba: u64| s.any_error || s.damaged.contains_key(&lba) || read.damaged.contains(&lba);
         match lbas.iter().find(|l| !admitted(l.get())) {
             Some(lba) => Err(Wrong::Unreadable { lba: *lba }),
             None => Ok(lbas.iter().map(|l| l.get()).collect()),
@@ -340,6 +344,21 @@ impl Oracle {
         if current {
             s.damaged.insert(at, now);
         }
+    }
+
+    /// Read errors are admissible for these sectors, whatever they may hold, until they are written or
+    /// discarded again.
+    pub fn admit_errors(&self, lbas: impl Iterator<Item = Lba>) {
+        for lba in lbas {
+            let versions = [self.admissible(lba), self.admissible_after_cut(lba)].concat();
+            versions.into_iter().for_each(|version| self.admit_error(lba, version));
+        }
+    }
+
+    /// From now on read errors are admissible for every sector: a part of the medium is gone. Content
+    /// that is older than what was flushed never is.
+    pub fn admit_any_error(&self) {
+        self.state.lock().any_error = true;
     }
 
     /// What the sector may contain now.

@@ -13,9 +13,10 @@ use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
 use crate::swarm::{Boxed, Knob};
+use crate::vanish::Vanishing;
 use crate::witness::Witness;
 use flashlane_base::{Geometry, Ns, Rng};
-use flashlane_ftl::layer::{self, Find, Layer, Refusal, Saved, Stop};
+use flashlane_ftl::layer::{self, Find, Layer, MountHow, Refusal, Saved, Stop};
 use flashlane_ftl::log::{
     ChannelChoice, Drain, Drainers, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub,
     ScrubConfig, WearConfig, WearLeveling,
@@ -50,6 +51,10 @@ pub const STACKS: &[Stack] = &[
     row("slc-tlc", 60, 10, |seed, size| slc(seed, size).machine()),
     row("slc-tlc-faults", 60, 10, |seed, size| slc(seed, size).faulty().machine()),
     row("slc-tlc-image", 16, 5, |seed, _| slc(seed, Size::Tight).imaged().machine()),
+    row("pftl-vanish", 40, 10, |seed, size| pftl(seed, size).vanishing()),
+    row("pblk-vanish", 40, 10, |seed, size| pblk(seed, size).vanishing()),
+    row("qblk-vanish", 40, 10, |seed, size| qblk(seed, size).vanishing()),
+    row("slc-tlc-vanish", 40, 10, |seed, size| slc(seed, size).vanishing()),
 ];
 
 const fn row(
@@ -180,6 +185,18 @@ impl<C: Into<LayerSpec>> Drawn<C> {
     /// With its one layer.
     fn machine(self) -> Rc<dyn Machine> {
         machine(self.on, vec![self.config.into()])
+    }
+
+    /// The same on a medium of which whole failure units vanish, on two PUs at least.
+    fn vanishing(mut self) -> Rc<dyn Machine> {
+        let spec = self.on.spec.get_mut();
+        if spec.geometry.channels * spec.geometry.pus_per_channel < 2 {
+            spec.geometry.channels = 2;
+        }
+        self.on.options.faults = devices::never();
+        let (seed, specs) = (self.on.options.seed, vec![self.config.into()]);
+        let inner = Layered { on: self.on, specs, kept: RefCell::default() };
+        Vanishing::over(Rc::new(inner), seed)
     }
 }
 
@@ -333,8 +350,21 @@ pub(crate) fn machine(on: OnSsd, specs: Vec<LayerSpec>) -> Rc<dyn Machine> {
     Rc::new(Layered { on, specs, kept: RefCell::default() })
 }
 
+/// Why a stack did not come up.
+pub(crate) struct Unmounted {
+    /// The reason of the layer that refused its mount; `None` for any other defect.
+    pub(crate) refusal: Option<Refusal>,
+    pub(crate) what: String,
+}
+
+impl From<String> for Unmounted {
+    fn from(what: String) -> Unmounted {
+        Unmounted { refusal: None, what }
+    }
+}
+
 /// Layers on a device, and what is left of them while the power is off.
-struct Layered {
+pub(crate) struct Layered {
     on: OnSsd,
     specs: Vec<LayerSpec>,
     kept: RefCell<Kept>,
@@ -350,21 +380,27 @@ struct Kept {
 impl Layered {
     /// Creates the layers in the first life, mounts them in a later one. Also says what the medium had
     /// counted before.
-    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Layers, Programmed), String> {
+    async fn bring_up(
+        &self,
+        boot: &Boot,
+        how: MountHow,
+    ) -> Result<(Arc<Ssd>, Layers, Programmed), Unmounted> {
         let (specs, link) = (&self.specs, self.on.link.as_ref());
         let medium = self.on.found(&self.kept.borrow().medium)?;
         if let Some((ssd, witness)) = medium {
             self.kept.borrow_mut().medium = Some((ssd.clone(), witness.clone()));
             let (device, before) = (self.on.watched(&ssd, witness, boot), programmed(&ssd));
             let saved = self.kept.borrow().saved.clone();
-            let make = Make::Mount { find: Find::default(), saved };
+            let make = Make::Mount { find: Find { how, ..Find::default() }, saved };
             match raise(&boot.cx, device, specs, link, &make).await {
                 Ok(layers) => return Ok((ssd, layers, before)),
                 // The first life was cut before the target was there.
                 Err(e)
                     if matches!(e.refusal, Refusal::Nothing | Refusal::HalfMade)
                         && boot.oracle.get().is_none() => {}
-                Err(e) => return Err(e.to_string()),
+                Err(e) => {
+                    return Err(Unmounted { refusal: Some(e.refusal), what: e.to_string() });
+                }
             }
         }
         loop {
@@ -378,7 +414,7 @@ impl Layered {
                 Err(e)
                     if matches!(e.refusal, Refusal::TooSmall | Refusal::Settings)
                         && self.on.enlarge() => {}
-                Err(e) => return Err(e.to_string()),
+                Err(e) => return Err(e.to_string().into()),
             }
         }
     }
@@ -405,42 +441,59 @@ fn knob(target: &Arc<dyn Layer>) -> Option<Knob> {
     attributes.iter().any(|a| a.knob != layer::Knob::No).then(|| Rc::new(turn) as Knob)
 }
 
+impl Layered {
+    /// The stack with the power on: created in the first life, mounted as `how` says in a later one.
+    pub(crate) async fn raised(&self, boot: &Boot, how: MountHow) -> Result<Up, Unmounted> {
+        let cx = boot.cx.clone();
+        let (ssd, layers, before) = self.bring_up(boot, how).await?;
+        layers.walk().map_err(|e| format!("after bringing it up: {e}"))?;
+        self.kept.borrow_mut().layers = Some(layers.clone());
+        let (idle, stopping, stopped) = (layers.clone(), layers.clone(), layers.clone());
+        let state = layers.clone();
+        let mut dev = layers.block();
+        if self.on.journal > 0 {
+            let sectors = dev.info().capacity * self.on.journal / 1000;
+            dev = Arc::new(Hinting::new(dev, sectors));
+        }
+        Ok(Up {
+            dev,
+            knob: knob(layers.target()),
+            check_idle: Box::new(move || {
+                idle.stats().check_host_law()?;
+                idle.walk()
+            }),
+            may_give_up: self.on.faulty || self.on.tight && layers.cuts_take_room(),
+            ack_is_durable: layers.acks_are_durable(),
+            state: Box::new(move || state.state()),
+            stop: Box::pin(async move {
+                stopping.stop(&cx, Stop::Clean).await.map_err(|e| e.to_string())
+            }),
+            check_stopped: Box::new(move || {
+                no_violations(&ssd)?;
+                // Those of this life.
+                let mut medium = programmed(&ssd);
+                medium.iter_mut().zip(&before).for_each(|(now, before)| *now -= before);
+                stopped.check_laws(&medium)?;
+                stopped.walk()
+            }),
+        })
+    }
+
+    /// The medium, once there is one.
+    pub(crate) fn medium(&self) -> Option<Arc<Ssd>> {
+        self.kept.borrow().medium.as_ref().map(|(ssd, _)| ssd.clone())
+    }
+
+    /// The layers of the life that is under way, or of the last one until its power goes off.
+    pub(crate) fn layers(&self) -> Option<Layers> {
+        self.kept.borrow().layers.clone()
+    }
+}
+
 impl Machine for Layered {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
-            let cx = boot.cx.clone();
-            let (ssd, layers, before) = self.bring_up(&boot).await?;
-            layers.walk().map_err(|e| format!("after bringing it up: {e}"))?;
-            self.kept.borrow_mut().layers = Some(layers.clone());
-            let (idle, stopping, stopped) = (layers.clone(), layers.clone(), layers.clone());
-            let state = layers.clone();
-            let mut dev = layers.block();
-            if self.on.journal > 0 {
-                let sectors = dev.info().capacity * self.on.journal / 1000;
-                dev = Arc::new(Hinting::new(dev, sectors));
-            }
-            Ok(Up {
-                dev,
-                knob: knob(layers.target()),
-                check_idle: Box::new(move || {
-                    idle.stats().check_host_law()?;
-                    idle.walk()
-                }),
-                may_give_up: self.on.faulty || self.on.tight && layers.cuts_take_room(),
-                ack_is_durable: layers.acks_are_durable(),
-                state: Box::new(move || state.state()),
-                stop: Box::pin(async move {
-                    stopping.stop(&cx, Stop::Clean).await.map_err(|e| e.to_string())
-                }),
-                check_stopped: Box::new(move || {
-                    no_violations(&ssd)?;
-                    // Those of this life.
-                    let mut medium = programmed(&ssd);
-                    medium.iter_mut().zip(&before).for_each(|(now, before)| *now -= before);
-                    stopped.check_laws(&medium)?;
-                    stopped.walk()
-                }),
-            })
+            self.raised(&boot, MountHow::default()).await.map_err(|unmounted| unmounted.what)
         })
     }
     fn cut(&self, at: Ns, seed: u64) {

@@ -11,7 +11,7 @@
 //! of it, uses it a little and stops. With two cuts that next life is recorded, too, and is cut in
 //! its recovery or in what comes after.
 
-use crate::harness::{self, Plan, Subject, run_seed};
+use crate::harness::{self, Done, Plan, Subject, run_seed};
 use crate::moments::Moments;
 use flashlane_base::{Ns, Rng};
 use std::collections::BTreeMap;
@@ -138,6 +138,10 @@ pub struct Tally {
     pub cuts: u64,
     /// Faults of fault plans that struck.
     pub faults: u64,
+    /// Failure units of the medium that vanished (`vanish.rs`), and mounts that were refused while one
+    /// was away.
+    pub vanished: u64,
+    pub refused: u64,
 }
 
 impl Tally {
@@ -146,6 +150,8 @@ impl Tally {
         self.lives += other.lives;
         self.cuts += other.cuts;
         self.faults += other.faults;
+        self.vanished += other.vanished;
+        self.refused += other.refused;
     }
 }
 
@@ -477,13 +483,13 @@ impl<'a> One<'a> {
         match run_seed(self.source, self.seed, &plan) {
             Ok(done) => {
                 self.left |= done.left;
-                let (lives, cuts, faults) = (done.lives, done.cuts, done.faults);
-                self.tally.add(&Tally { seeds: 0, lives, cuts, faults });
+                let Done { lives, cuts, faults, vanished, refused, .. } = done;
+                self.tally.add(&Tally { seeds: 0, lives, cuts, faults, vanished, refused });
                 Ok(done.polls)
             }
             Err(failed) => {
                 let cuts = plan.cuts.len() as u64;
-                self.tally.add(&Tally { seeds: 0, lives: cuts + 1, cuts, faults: 0 });
+                self.tally.add(&Tally { lives: cuts + 1, cuts, ..Tally::default() });
                 Err(Caught {
                     plan: Box::new(Plan { moments: None, leave: None, ..plan }),
                     place,

@@ -220,7 +220,7 @@ impl Report<'_> {
     }
 
     fn to_json(&self) -> String {
-        let Tally { seeds, lives, cuts, faults } = self.outcome.tally;
+        let Tally { seeds, lives, cuts, faults, vanished, refused } = self.outcome.tally;
         let failures = self.outcome.failures.iter().map(|f| {
             json!({
                 "target": f.target,
@@ -243,6 +243,8 @@ impl Report<'_> {
             "lives": lives,
             "cuts": cuts,
             "faults": faults,
+            "vanished": vanished,
+            "refused": refused,
             "cpu_seconds": self.cpu.used.as_secs_f64(),
             "cpu_seconds_to_failure": self.cpu.seen.map(|seen| seen.as_secs_f64()),
             "cuts_per_cpu_second": self.cuts_per_second(),
@@ -252,7 +254,7 @@ impl Report<'_> {
     }
 
     fn to_text(&self) -> String {
-        let Tally { seeds, lives, cuts, faults } = self.outcome.tally;
+        let Tally { seeds, lives, cuts, faults, vanished, refused } = self.outcome.tally;
         let failures = &self.outcome.failures;
         let mut text = format!(
             "{}{}: {seeds} seeds, {lives} lives, {cuts} power cuts, {faults} faults{}\n",
@@ -260,6 +262,13 @@ impl Report<'_> {
             self.args.policy.map_or(String::new(), |way| format!(", policy {}", way.word())),
             if self.partial { ", interrupted" } else { "" },
         );
+        if vanished > 0 {
+            let share = 100.0 * refused as f64 / vanished as f64;
+            text += &format!(
+                "{vanished} times a die, PU, channel, chunk or run of reads vanished; {refused} mounts \
+                 were refused then ({share:.1}%)\n"
+            );
+        }
         text += &format!("{:.2} CPU seconds", self.cpu.used.as_secs_f64());
         if let Some(seen) = self.cpu.seen {
             text += &format!(", the first failure after {:.2}", seen.as_secs_f64());

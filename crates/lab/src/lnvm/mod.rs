@@ -30,7 +30,9 @@ use crate::suggest;
 use crate::verbs::{VerbError, ask};
 use bad_blocks::set_mark;
 use flashlane_base::{Geometry, Location};
-use flashlane_ftl::layer::{Find, Kind, Layer, Recovered, Refusal, Seam, Settings, Side, Stop};
+use flashlane_ftl::layer::{
+    Find, Kind, Layer, LostSectors, Recovered, Refusal, Seam, Settings, Side, Stop,
+};
 use flashlane_media::image::ImageFault;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request};
 use flashlane_ocssd::ssd::{GROWN_BAD, HOST_RESERVED};
@@ -557,13 +559,17 @@ async fn erase(
     (good, failed)
 }
 
-/// What a mount could not read, and went on without.
+/// What a mount lost, or may have lost, and went on without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Sectors in a row, by place on the drive: the first, and how many.
+    /// Sectors of the medium that can't be read, by place on the drive: the first of a row, and how many.
     pub runs: Vec<(Location, u32)>,
     /// The first sector that the host could not give.
     pub host: Option<Location>,
+    /// Logical sectors whose content is lost; the PUs and chunks of causes are the drive's.
+    pub sectors: Vec<LostSectors>,
+    /// Units at the ends of open chunks that the mount takes for torn by the power cut.
+    pub torn_units: u64,
 }
 
 impl Lost {
@@ -582,12 +588,19 @@ impl Lost {
                 _ => runs.push((at, n)),
             }
         }
-        Lost { runs, host }
+        let sectors = recovered.lost_sectors.iter();
+        let sectors = sectors.map(|l| LostSectors { cause: l.cause.on_drive(begin, first), ..*l });
+        Lost { runs, host, sectors: sectors.collect(), torn_units: recovered.torn_units }
     }
 
-    /// Sectors in all.
-    pub fn sectors(&self) -> u64 {
+    /// Sectors of the medium, in all.
+    pub fn on_medium(&self) -> u64 {
         self.runs.iter().map(|(_, n)| *n as u64).sum()
+    }
+
+    /// Logical sectors, in all.
+    pub fn logical(&self) -> u64 {
+        self.sectors.iter().map(|l| l.count).sum()
     }
 }
 

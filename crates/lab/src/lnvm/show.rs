@@ -16,7 +16,7 @@ use crate::verbs::{VerbError, ask};
 use crate::words::{short, text_of};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
-use flashlane_ftl::layer::{Layer, Recovered, Side};
+use flashlane_ftl::layer::{Layer, LostSectors, Recovered, Side};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
 use flashlane_ocssd::{Device, TargetInfo, TargetState};
@@ -336,12 +336,17 @@ fn descriptors(all: &[(u64, ChunkInfo)]) -> Vec<u8> {
     out
 }
 
-/// Runs of lost sectors that are named in a line, and in JSON.
+/// Runs of lost sectors, or ranges of logical ones, that are named in a line, and in JSON.
 const RUNS_SAID: usize = 8;
 const RUNS_KEPT: usize = 1000;
 
-/// What a mount could not read, in words that go on behind others; nothing where it has read all.
+/// What a mount lost, in words that follow others; nothing if it lost nothing.
 pub fn lost_text(lost: &Lost) -> String {
+    mount_lines(lost).iter().map(|line| format!("; {line}")).collect()
+}
+
+/// The losses of a mount, and the units that it takes for torn, a line for each kind.
+pub fn mount_lines(lost: &Lost) -> Vec<String> {
     let run = |(at, n): &(Location, u32)| match n {
         1 => at.to_string(),
         n => format!(
@@ -352,28 +357,55 @@ pub fn lost_text(lost: &Lost) -> String {
             at.sector + n - 1
         ),
     };
-    let mut text = String::new();
+    let mut lines = Vec::new();
+    if !lost.sectors.is_empty() {
+        let said = some(lost.sectors.iter().map(range_text), lost.sectors.len(), "ranges");
+        let n = lost.logical();
+        lines.push(format!(
+            "LOST: {n} logical sectors: {said}; reads of them fail until they are written or discarded"
+        ));
+    }
     if !lost.runs.is_empty() {
-        let mut said: Vec<String> = lost.runs.iter().take(RUNS_SAID).map(run).collect();
-        if let Some(more @ 1..) = lost.runs.len().checked_sub(RUNS_SAID) {
-            said.push(format!("and {more} more places"));
-        }
-        text += &format!(
-            "; LOST: {} sectors can't be read ({}), and older copies of what they held may have come back",
-            lost.sectors(),
-            said.join(", ")
-        );
+        let said = some(lost.runs.iter().map(run), lost.runs.len(), "places");
+        lines.push(format!(
+            "LOST: {} sectors of the medium can't be read ({said})",
+            lost.on_medium()
+        ));
     }
     if let Some(at) = lost.host {
-        text += &format!(
-            "; LOST: the host could not give {at}, the first of what may be more, and older copies of it \
+        lines.push(format!(
+            "LOST: the host could not give {at}, the first of what may be more, and older copies of it \
              may have come back"
-        );
+        ));
     }
-    text
+    if lost.torn_units > 0 {
+        lines.push(format!(
+            "{} write units at the ends of open chunks can't be read: the mount takes each for one that \
+             the power cut tore",
+            lost.torn_units
+        ));
+    }
+    lines
 }
 
-/// The same as JSON; null where all was read.
+/// The first of so many, and how many are left out.
+fn some(said: impl Iterator<Item = String>, of: usize, what: &str) -> String {
+    let mut said: Vec<String> = said.take(RUNS_SAID).collect();
+    if let Some(more @ 1..) = of.checked_sub(RUNS_SAID) {
+        said.push(format!("and {more} more {what}"));
+    }
+    said.join(", ")
+}
+
+fn range_text(l: &LostSectors) -> String {
+    let LostSectors { first, count, cause } = l;
+    match count {
+        1 => format!("{first} ({cause})"),
+        count => format!("{first} to {} ({cause})", first + count - 1),
+    }
+}
+
+/// The same as JSON; null if nothing is lost and no unit was taken for torn.
 pub fn lost_json(lost: &Lost) -> Value {
     let place = |at: &Location| json!({ "pu": at.pu, "chunk": at.chunk, "sector": at.sector });
     let run = |(at, n): &(Location, u32)| {
@@ -381,15 +413,20 @@ pub fn lost_json(lost: &Lost) -> Value {
         run["sectors"] = json!(n);
         run
     };
-    match lost.runs.is_empty() && lost.host.is_none() {
-        true => Value::Null,
-        false => json!({
-            "sectors": lost.sectors(),
-            "runs": lost.runs.iter().take(RUNS_KEPT).map(run).collect::<Vec<Value>>(),
-            "runs_left_out": lost.runs.len().saturating_sub(RUNS_KEPT),
-            "host_failed_first": lost.host.as_ref().map(place),
-        }),
+    let range = |l: &LostSectors| json!({ "first": l.first, "count": l.count, "cause": l.cause.to_string() });
+    if *lost == Lost::default() {
+        return Value::Null;
     }
+    json!({
+        "sectors": lost.on_medium(),
+        "runs": lost.runs.iter().take(RUNS_KEPT).map(run).collect::<Vec<Value>>(),
+        "runs_left_out": lost.runs.len().saturating_sub(RUNS_KEPT),
+        "host_failed_first": lost.host.as_ref().map(place),
+        "logical_sectors": lost.logical(),
+        "ranges": lost.sectors.iter().take(RUNS_KEPT).map(range).collect::<Vec<Value>>(),
+        "ranges_left_out": lost.sectors.len().saturating_sub(RUNS_KEPT),
+        "torn_units": lost.torn_units,
+    })
 }
 
 /// How a mount found a target, in a line.

@@ -237,7 +237,7 @@ impl Living for Handle {
         let (end, at) = outcome?;
         done.requests += alive.ended.get() - before;
         match end {
-            End::Left => Ok(()),
+            End::Left | End::Over => Ok(()),
             End::Cut => alive.store.cut(at, &mut Rng::stream(span.seed, "left", 0)),
             End::Stopped => alive.store.off(at, &mut Rng::stream(span.seed, "left", 0)),
         }

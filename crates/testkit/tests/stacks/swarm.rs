@@ -178,4 +178,8 @@ swarms! {
     slc_tlc: "slc-tlc",
     slc_tlc_faults: "slc-tlc-faults",
     slc_tlc_image: "slc-tlc-image",
+    pftl_vanish: "pftl-vanish",
+    pblk_vanish: "pblk-vanish",
+    qblk_vanish: "qblk-vanish",
+    slc_tlc_vanish: "slc-tlc-vanish",
 }

@@ -1,0 +1,325 @@
+//! Media of which a whole failure unit vanishes: a die, a PU, a channel, a chunk, or a time.
+//!
+//! Owns: what vanishes in which life of a seed, and what a mount may answer ([`Vanishing`]). Promises: a
+//! mount that is refused is tried again and must be refused again while the fault lasts; when the fault
+//! is over, the same stack mounts and has everything that was flushed; after a clean stop a mount knows
+//! exactly which sectors it lost. Never: excuses content that is older than what was flushed.
+//!
+//! Faults of [`crate::devices::faults`] are rare and independent sectors. Real media lose dies, blocks
+//! and seconds, and a layer that takes an unreadable unit for one that was never written shows only then.
+
+use crate::harness::{Boot, Done, Machine, Up};
+use crate::oracle::Oracle;
+use crate::stacks::{Layered, Unmounted};
+use crate::swarm::Boxed;
+use flashlane_base::{Geometry, Lba, Location, Ns, OOB_BYTES, Rng};
+use flashlane_ftl::block::{BlockDev, Io};
+use flashlane_ftl::layer::MountHow;
+use flashlane_media::fault::{Fault, FaultKind};
+use flashlane_ocssd::device::{Device, Request, Scatter};
+use flashlane_rt::Cx;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What vanishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// A die stops working for good: its PU's chunks are offline.
+    Die(u32),
+    /// Every read of this PU fails.
+    Pu(u32),
+    /// Every read of this channel's PUs fails.
+    Channel(u32),
+    /// Every read of one chunk fails.
+    Chunk(u32, u32),
+    /// So many reads in a row fail, wherever they are.
+    Reads(u64),
+}
+
+/// A unit that vanishes, from its n-th command on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loss {
+    unit: Unit,
+    /// Counted from 1, over the commands that the unit would have failed.
+    from: u64,
+}
+
+impl Unit {
+    /// One for a medium of this geometry. A die is the only one that does not come back.
+    fn draw(rng: &mut Rng, geo: &Geometry) -> Unit {
+        let pu = rng.below(geo.pus().into()) as u32;
+        match rng.below(8) {
+            0 | 1 => Unit::Die(pu),
+            2 => Unit::Pu(pu),
+            3 => Unit::Channel(geo.channel_of(pu)),
+            4 | 5 => Unit::Chunk(pu, rng.below(geo.chunks_per_pu.into()) as u32),
+            // From a command to more than a whole mount reads.
+            _ => Unit::Reads(1 << rng.below(15)),
+        }
+    }
+
+    fn is_for_good(self) -> bool {
+        matches!(self, Unit::Die(_))
+    }
+
+    /// True if a sector at this place can't be read any more.
+    fn holds(self, at: Location, geo: &Geometry) -> bool {
+        match self {
+            Unit::Die(pu) | Unit::Pu(pu) => at.pu == pu,
+            Unit::Channel(channel) => geo.channel_of(at.pu) == channel,
+            Unit::Chunk(pu, chunk) => (at.pu, at.chunk) == (pu, chunk),
+            Unit::Reads(_) => false,
+        }
+    }
+
+    /// PUs that it reaches into.
+    fn pus(self, geo: &Geometry) -> Vec<u32> {
+        let all = 0..geo.pus();
+        match self {
+            Unit::Die(pu) | Unit::Pu(pu) | Unit::Chunk(pu, _) => vec![pu],
+            Unit::Channel(channel) => all.filter(|pu| geo.channel_of(*pu) == channel).collect(),
+            Unit::Reads(_) => all.collect(),
+        }
+    }
+}
+
+impl Loss {
+    /// The lines of a fault plan that make it happen, not before `after` of device time.
+    fn faults(self, geo: &Geometry, after: Ns) -> Vec<Fault> {
+        let Loss { unit, from } = self;
+        let kind = match unit {
+            Unit::Die(_) => FaultKind::DieFail,
+            _ => FaultKind::ReadUncorrectable,
+        };
+        let (pus, chunk, times) = match unit {
+            Unit::Die(pu) => (vec![Some(pu)], None, 1),
+            Unit::Reads(times) => (vec![None], None, times),
+            Unit::Chunk(pu, chunk) => (vec![Some(pu)], Some(chunk), u64::MAX),
+            Unit::Pu(_) | Unit::Channel(_) => {
+                (unit.pus(geo).into_iter().map(Some).collect(), None, u64::MAX)
+            }
+        };
+        let line =
+            |pu| Fault { kind, pu, chunk, sector: None, count: from, after, chance: None, times };
+        pus.into_iter().map(line).collect()
+    }
+}
+
+/// What a seed has seen so far.
+#[derive(Default)]
+struct Seen {
+    /// Times that the power came on.
+    lives: u64,
+    /// Units that vanished, mounts that were refused while one was away, and lives that such a refusal
+    /// ended.
+    vanished: u64,
+    refused: u64,
+    ended: u64,
+    /// A die is dead: from then on reads of anything may fail.
+    is_hurt: bool,
+    /// After a clean stop: the place of each logical sector.
+    stopped_at: Option<Vec<Option<Location>>>,
+    /// No mount is left to be tried.
+    is_over: bool,
+}
+
+/// Layers on a medium of which units vanish, between lives and in them.
+pub(crate) struct Vanishing {
+    inner: Rc<Layered>,
+    seed: u64,
+    seen: RefCell<Seen>,
+}
+
+impl Vanishing {
+    pub(crate) fn over(inner: Rc<Layered>, seed: u64) -> Rc<dyn Machine> {
+        Rc::new(Vanishing { inner, seed, seen: RefCell::default() })
+    }
+
+    fn rng(&self, life: u64) -> Rng {
+        Rng::stream(self.seed, "testkit.vanish", life)
+    }
+
+    fn geometry(&self) -> Option<Geometry> {
+        self.inner.medium().map(|ssd| *ssd.geometry())
+    }
+
+    /// Has `loss` happen to the medium.
+    fn strike(&self, loss: Loss, after: Ns) {
+        let (Some(ssd), Some(geo)) = (self.inner.medium(), self.geometry()) else { return };
+        loss.faults(&geo, after).into_iter().for_each(|fault| ssd.fail(fault));
+        self.seen.borrow_mut().vanished += 1;
+    }
+
+    /// Has everything come back but dead dies.
+    fn heal(&self) {
+        self.inner.medium().iter().for_each(|ssd| ssd.forgive());
+    }
+
+    /// The stack in a life after its first one.
+    async fn again(self: &Rc<Self>, boot: &Boot, life: u64) -> Result<Up, String> {
+        self.heal();
+        let (mut rng, geo) = (self.rng(life), self.geometry().ok_or("no medium")?);
+        let clean = self.seen.borrow_mut().stopped_at.take();
+        let hurt = self.seen.borrow().is_hurt;
+        if rng.below(4) == 0 {
+            return self.mount(boot).await.map_err(|e| e.what);
+        }
+        // Most of the time from the first command on; else in the middle of the mount.
+        let (at_once, magnitude) = (rng.below(3) > 0, rng.below(9));
+        let from = if at_once { 1 } else { 1 + rng.below(1 << magnitude) };
+        let loss = Loss { unit: Unit::draw(&mut rng, &geo), from };
+        let for_good = loss.unit.is_for_good();
+        self.seen.borrow_mut().is_hurt |= for_good;
+        self.strike(loss, Ns::ZERO);
+        if let (Unit::Die(pu), 1) = (loss.unit, from) {
+            self.touch(boot, pu).await;
+        }
+        let up = match self.mount(boot).await {
+            Ok(up) => up,
+            Err(first) => return self.refused(boot, loss, first, clean.is_some() && !hurt).await,
+        };
+        if let Some(oracle) = boot.oracle.get() {
+            if let (Some(places), false) = (clean.filter(|_| from == 1), hurt) {
+                let gone = |at: &Option<Location>| at.is_some_and(|at| loss.unit.holds(at, &geo));
+                let all = (0u64..).zip(&places).filter(|(_, at)| gone(at));
+                oracle.admit_errors(all.map(|(lba, _)| Lba::new(lba)));
+                read_all(&boot.cx, &*up.dev, oracle)
+                    .await
+                    .map_err(|e| format!("after a clean stop, then {loss:?}: {e}"))?;
+            }
+            oracle.admit_any_error();
+        }
+        Ok(up)
+    }
+
+    /// Reads a sector of a PU: a die that is to fail at its first command is dead from now on, so that
+    /// the chunk report of the mount says so.
+    async fn touch(&self, boot: &Boot, pu: u32) {
+        let Some(ssd) = self.inner.medium() else { return };
+        let at = [ssd.format().pack(Location { pu, chunk: 0, sector: 0 })];
+        let mut oob = [[0; OOB_BYTES]];
+        let content = Scatter::new(&mut [], &[0], 0);
+        let device: Arc<dyn Device> = ssd;
+        device.io(&boot.cx, Request::read(&at, content, &mut oob)).await;
+    }
+
+    async fn mount(&self, boot: &Boot) -> Result<Up, Unmounted> {
+        self.inner.raised(boot, MountHow::default()).await
+    }
+
+    /// A mount was refused while `loss` lasts: once more, then without it, or with what is left.
+    async fn refused(
+        &self,
+        boot: &Boot,
+        loss: Loss,
+        first: Unmounted,
+        clean: bool,
+    ) -> Result<Up, String> {
+        if first.refusal.is_none() {
+            return Err(first.what);
+        }
+        self.seen.borrow_mut().refused += 1;
+        let geo = self.geometry().ok_or("no medium")?;
+        if clean && loss.from == 1 && loss.unit.pus(&geo).len() == 1 && geo.pus() > 2 {
+            return Err(format!("a clean stop, then {loss:?}, and no mount: {}", first.what));
+        }
+        let lasts = !matches!(loss.unit, Unit::Reads(_));
+        match self.mount(boot).await {
+            Ok(_) if lasts => {
+                let why = first.what;
+                return Err(format!("{loss:?}: refused ({why}), then accepted unchanged"));
+            }
+            Ok(up) => return Ok(up),
+            Err(e) if e.refusal.is_none() => return Err(e.what),
+            Err(_) => {}
+        }
+        if !loss.unit.is_for_good() {
+            self.heal();
+            return self
+                .mount(boot)
+                .await
+                .map_err(|e| format!("{loss:?} is over, and it does not mount: {}", e.what));
+        }
+        boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+        let how = MountHow { accept_lost: true, undo_discards: false };
+        match self.inner.raised(boot, how).await {
+            Err(e) if e.refusal.is_some() => {
+                let mut seen = self.seen.borrow_mut();
+                (seen.is_over, seen.ended) = (true, seen.ended + 1);
+                Err(e.what)
+            }
+            up => up.map_err(|e| e.what),
+        }
+    }
+
+    /// In half of the lives something vanishes while the stack is in use.
+    fn strike_later(&self, boot: &Boot, life: u64) {
+        let mut rng = self.rng(life | 1 << 32);
+        let (Some(geo), true) = (self.geometry(), rng.below(2) == 0) else { return };
+        let loss = Loss { unit: Unit::draw(&mut rng, &geo), from: 1 };
+        let magnitude = 14 + rng.below(14);
+        let after = boot.cx.now() + Ns::from_ns(rng.below(1 << magnitude));
+        self.seen.borrow_mut().is_hurt |= loss.unit.is_for_good();
+        self.strike(loss, after);
+        boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+    }
+}
+
+impl Machine for Vanishing {
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            let life = {
+                let mut seen = self.seen.borrow_mut();
+                seen.lives += 1;
+                seen.lives
+            };
+            let up = match self.inner.medium().is_some() && boot.oracle.get().is_some() {
+                true => self.again(&boot, life).await?,
+                false => self.mount(&boot).await.map_err(|e| e.what)?,
+            };
+            self.strike_later(&boot, life);
+            let (me, check) = (self.clone(), up.check_stopped);
+            let check_stopped = Box::new(move || {
+                check()?;
+                let Some(layers) = me.inner.layers() else { return Ok(()) };
+                let capacity = layers.block().info().capacity;
+                let places = (0..capacity).map(|lba| layers.target().locate(lba)).collect();
+                me.seen.borrow_mut().stopped_at = Some(places);
+                Ok(())
+            });
+            Ok(Up { check_stopped, may_give_up: true, ..up })
+        })
+    }
+    fn cut(&self, at: Ns, seed: u64) {
+        self.seen.borrow_mut().stopped_at = None;
+        self.inner.cut(at, seed);
+    }
+    fn off(&self, at: Ns) {
+        self.inner.off(at);
+    }
+    fn is_over(&self) -> bool {
+        self.seen.borrow().is_over
+    }
+    fn count(&self, done: &mut Done) {
+        let seen = self.seen.borrow();
+        (done.vanished, done.refused, done.ended) = (seen.vanished, seen.refused, seen.ended);
+    }
+    fn describe(&self) -> String {
+        format!("{}, of which units vanish", self.inner.describe())
+    }
+}
+
+/// Reads every sector, and has the oracle judge it.
+async fn read_all(cx: &Cx, dev: &dyn BlockDev, oracle: &Arc<Oracle>) -> Result<(), String> {
+    const PIECE: u64 = 64;
+    let bytes = oracle.content_bytes();
+    for at in (0..oracle.capacity()).step_by(PIECE as usize) {
+        let sectors = PIECE.min(oracle.capacity() - at) as u32;
+        let mut buf = vec![0xa5; sectors as usize * bytes];
+        let reading = oracle.begin_read(Lba::new(at), sectors);
+        let result = dev.start(cx, Io::read(Lba::new(at), sectors, &mut buf)).await;
+        oracle.check_read(reading, &buf, &result).map_err(|wrong| wrong.to_string())?;
+    }
+    Ok(())
+}
