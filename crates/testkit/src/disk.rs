@@ -3,7 +3,8 @@
 //! Owns: [`Disk`], a file in memory that knows what of it is synced. Promises: what was synced is
 //! there after any loss; of the rest each piece of 512 bytes is there or not, in any version that it
 //! had since the last sync; after a kill of the process everything written is there. It keeps no
-//! history behind a sync, so a long run takes little memory. Never: fails.
+//! history after a sync, so a long run takes little memory. Never: fails, unless it was told to
+//! ([`Trouble`]).
 
 use flashlane_base::Rng;
 use flashlane_media::host::HostFile;
@@ -20,11 +21,46 @@ pub enum Loss {
     Host,
 }
 
+/// What goes wrong on a host's disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// Reads fail: EIO.
+    Read,
+    /// Writes fail, and nothing of them is written: EIO.
+    Write,
+    /// Writes fail after a part of them, which may end within a piece of 512 bytes.
+    Short,
+    /// The file can't grow, and gets no room for holes: ENOSPC.
+    Full,
+    /// Syncs fail, and the host forgets what it had not written: the next sync is a success.
+    Sync,
+}
+
+/// A host's disk that fails for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub wrong: Wrong,
+    /// Operations of the kind that go well before the first that fails, and how many fail.
+    pub after: u64,
+    pub times: u64,
+}
+
+impl Trouble {
+    pub fn draw(rng: &mut Rng) -> Trouble {
+        let all = [Wrong::Read, Wrong::Write, Wrong::Short, Wrong::Full, Wrong::Sync];
+        let wrong = all[rng.below(all.len() as u64) as usize];
+        let (after, times) = (rng.below(9), rng.below(8));
+        let times = if times == 0 { u64::MAX } else { 1 << (2 * times) };
+        Trouble { wrong, after: rng.below(1 << after), times }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Disk(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    trouble: Option<Trouble>,
     /// As of the last sync.
     durable: Vec<u8>,
     /// As the process sees it; its log is what was done since the last sync.
@@ -34,7 +70,13 @@ struct State {
 impl Disk {
     /// A disk with this file on it, all of it durable.
     pub fn new(bytes: Vec<u8>) -> Disk {
-        Disk(Mutex::new(State { live: MemoryFile::new(bytes.clone()), durable: bytes }))
+        let live = MemoryFile::new(bytes.clone());
+        Disk(Mutex::new(State { live, durable: bytes, trouble: None }))
+    }
+
+    /// From now on it fails so, or no more.
+    pub fn set_trouble(&self, trouble: Option<Trouble>) {
+        self.state().trouble = trouble;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -56,25 +98,72 @@ impl Disk {
     }
 }
 
+impl State {
+    /// True if an operation that `wrong` is about fails now.
+    fn fails(&mut self, wrong: Wrong) -> bool {
+        let Some(trouble) = self.trouble.as_mut().filter(|t| t.wrong == wrong) else {
+            return false;
+        };
+        if trouble.after > 0 {
+            trouble.after -= 1;
+            return false;
+        }
+        let fails = trouble.times > 0;
+        trouble.times = trouble.times.saturating_sub(1);
+        fails
+    }
+}
+
+fn eio() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error())
+}
+
+fn enospc() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error())
+}
+
 impl HostFile for Disk {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.state().live.read_at(at, into)
+        let mut state = self.state();
+        match state.fails(Wrong::Read) {
+            true => Err(eio()),
+            false => state.live.read_at(at, into),
+        }
     }
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.state().live.write_at(at, bytes)
+        let mut state = self.state();
+        let grows = at + bytes.len() as u64 > state.live.len()?;
+        if grows && state.fails(Wrong::Full) {
+            return Err(enospc());
+        }
+        if state.fails(Wrong::Write) {
+            return Err(eio());
+        }
+        if state.fails(Wrong::Short) {
+            state.live.write_at(at, &bytes[..bytes.len() / 3])?;
+            return Err(enospc());
+        }
+        state.live.write_at(at, bytes)
     }
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
         self.state().live.punch(at, len)
     }
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.state().live.allocate(at, len)
+        let mut state = self.state();
+        match state.fails(Wrong::Full) {
+            true => Err(enospc()),
+            false => state.live.allocate(at, len),
+        }
     }
     fn sync(&self) -> io::Result<()> {
         let state = &mut *self.state();
+        let failed = state.fails(Wrong::Sync);
         for op in state.live.take_log() {
-            op.play_on(&mut state.durable);
+            if !failed {
+                op.play_on(&mut state.durable);
+            }
         }
-        Ok(())
+        if failed { Err(eio()) } else { Ok(()) }
     }
     fn len(&self) -> io::Result<u64> {
         self.state().live.len()
@@ -105,5 +194,31 @@ mod tests {
             seen.insert((lost[512], lost[1024]));
         }
         assert_eq!(seen.len(), 6, "each piece by itself, in any version: {seen:?}");
+    }
+
+    /// A failed sync makes nothing durable, and neither does the good one after it.
+    #[test]
+    fn a_failed_sync_forgets() {
+        let disk = Disk::new(vec![0; 1024]);
+        disk.set_trouble(Some(Trouble { wrong: Wrong::Sync, after: 1, times: 1 }));
+        disk.write_at(0, &[1; 512]).expect("written");
+        disk.sync().expect("the first is good");
+        disk.write_at(512, &[2; 512]).expect("written");
+        assert!(disk.sync().is_err());
+        disk.sync().expect("the host has given up");
+        assert_eq!(disk.state().live.bytes()[512], 2, "the process still sees it");
+        let lost = disk.after(Loss::Host, &mut Rng::new(1)).state().live.bytes();
+        assert_eq!((lost[0], lost[512]), (1, 0));
+    }
+
+    /// A short write leaves a part, which ends within a piece.
+    #[test]
+    fn a_short_write_leaves_a_part() {
+        let disk = Disk::new(vec![0; 2048]);
+        disk.set_trouble(Some(Trouble { wrong: Wrong::Short, after: 0, times: 1 }));
+        assert!(disk.write_at(0, &[7; 2048]).is_err());
+        let bytes = disk.state().live.bytes();
+        assert_eq!((bytes[681], bytes[682]), (7, 0));
+        disk.write_at(0, &[7; 2048]).expect("it was once");
     }
 }

@@ -6,14 +6,14 @@
 
 use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
-use crate::disk::{Disk, Loss};
+use crate::disk::{Disk, Loss, Trouble};
 use crate::files::FILES;
 use crate::harness::{Boot, Machine, Stack, Subject, Up};
 use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
 use crate::swarm::{Boxed, Knob};
-use crate::vanish::Vanishing;
+use crate::vanish::{Troubled, Vanishing};
 use crate::witness::Witness;
 use flashlane_base::{Geometry, Ns, Rng};
 use flashlane_ftl::layer::{self, Find, Layer, MountHow, Refusal, Saved, Stop};
@@ -55,6 +55,9 @@ pub const STACKS: &[Stack] = &[
     row("pblk-vanish", 40, 10, |seed, size| pblk(seed, size).vanishing()),
     row("qblk-vanish", 40, 10, |seed, size| qblk(seed, size).vanishing()),
     row("slc-tlc-vanish", 40, 10, |seed, size| slc(seed, size).vanishing()),
+    row("pblk-image-trouble", 16, 3, |seed, _| qblk(seed, Size::Tight).troubled()),
+    row("pftl-image-trouble", 16, 5, |seed, _| pftl_imaged(seed).troubled()),
+    row("slc-tlc-image-trouble", 16, 5, |seed, _| slc(seed, Size::Tight).troubled()),
 ];
 
 const fn row(
@@ -185,6 +188,14 @@ impl<C: Into<LayerSpec>> Drawn<C> {
     /// With its one layer.
     fn machine(self) -> Rc<dyn Machine> {
         machine(self.on, vec![self.config.into()])
+    }
+
+    /// The same in an image on a host's disk that fails now and then.
+    fn troubled(mut self) -> Rc<dyn Machine> {
+        self.on.disk = Some(RefCell::default());
+        let (seed, specs) = (self.on.options.seed, vec![self.config.into()]);
+        let inner = Layered { on: self.on, specs, kept: RefCell::default() };
+        Troubled::over(Rc::new(inner), seed)
     }
 
     /// The same on a medium of which whole failure units vanish, on two PUs at least.
@@ -484,6 +495,19 @@ impl Layered {
         self.kept.borrow().medium.as_ref().map(|(ssd, _)| ssd.clone())
     }
 
+    /// The host's disk under the image fails so from now on, or no more.
+    pub(crate) fn set_trouble(&self, trouble: Option<Trouble>) {
+        self.on.disk.iter().for_each(|disk| disk.borrow().set_trouble(trouble));
+    }
+
+    /// The process ends and another one begins, on a disk that is well.
+    pub(crate) fn restart(&self, seed: u64) {
+        self.kept.borrow_mut().layers = None;
+        let Some(disk) = &self.on.disk else { return };
+        let left = disk.borrow().after(Loss::Process, &mut Rng::new(seed));
+        *disk.borrow_mut() = Arc::new(left);
+    }
+
     /// The layers of the life that is under way, or of the last one until its power goes off.
     pub(crate) fn layers(&self) -> Option<Layers> {
         self.kept.borrow().layers.clone()
@@ -606,11 +630,15 @@ pub(crate) fn block_ssd(
 }
 
 fn pftl_image(seed: u64, _: Size) -> Rc<dyn Machine> {
+    pftl_imaged(seed).machine()
+}
+
+fn pftl_imaged(seed: u64) -> Drawn<PftlConfig> {
     let mut drawn = pftl(seed, Size::Tight).imaged();
     // The capacitors of the emulated device save nothing of this process's memory.
     drawn.config.capacitors = false;
     drawn.config.over_provisioning_percent = drawn.config.over_provisioning_percent.max(75);
-    drawn.machine()
+    drawn
 }
 
 /// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as

@@ -1,6 +1,7 @@
 //! Media of which a whole failure unit vanishes: a die, a PU, a channel, a chunk, or a time.
 //!
-//! Owns: what vanishes in which life of a seed, and what a mount may answer ([`Vanishing`]). Promises: a
+//! Owns: what vanishes in which life of a seed, and what a mount may answer ([`Vanishing`]); the same
+//! for the disk of a host under an image ([`Troubled`]). Promises: a
 //! mount that is refused is tried again and must be refused again while the fault lasts; when the fault
 //! is over, the same stack mounts and has everything that was flushed; after a clean stop a mount knows
 //! exactly which sectors it lost. Never: excuses content that is older than what was flushed.
@@ -8,6 +9,7 @@
 //! Faults of [`crate::devices::faults`] are rare and independent sectors. Real media lose dies, blocks
 //! and seconds, and a layer that takes an unreadable unit for one that was never written shows only then.
 
+use crate::disk::Trouble;
 use crate::harness::{Boot, Done, Machine, Up};
 use crate::oracle::Oracle;
 use crate::stacks::{Layered, Unmounted};
@@ -307,6 +309,80 @@ impl Machine for Vanishing {
     }
     fn describe(&self) -> String {
         format!("{}, of which units vanish", self.inner.describe())
+    }
+}
+
+/// Layers on a device in an image, on a host's disk that fails now and then.
+pub(crate) struct Troubled {
+    inner: Rc<Layered>,
+    seed: u64,
+    seen: RefCell<Seen>,
+}
+
+impl Troubled {
+    pub(crate) fn over(inner: Rc<Layered>, seed: u64) -> Rc<dyn Machine> {
+        Rc::new(Troubled { inner, seed, seen: RefCell::default() })
+    }
+
+    /// The stack of a later life, on a disk that may fail while its image is opened and mounted. When it
+    /// no longer does, the stack comes up.
+    async fn again(&self, boot: &Boot, rng: &mut Rng) -> Result<Up, String> {
+        let trouble = (rng.below(3) == 0).then(|| Trouble::draw(rng));
+        self.inner.set_trouble(trouble);
+        let up = self.inner.raised(boot, MountHow::default()).await;
+        if let (Some(trouble), Err(first)) = (trouble, &up) {
+            let mut seen = self.seen.borrow_mut();
+            (seen.vanished, seen.refused) = (seen.vanished + 1, seen.refused + 1);
+            drop(seen);
+            self.inner.restart(self.seed);
+            let up = self.inner.raised(boot, MountHow::default()).await;
+            let first = &first.what;
+            return up.map_err(|e| {
+                format!("{trouble:?} is over ({first}), and it does not come up: {}", e.what)
+            });
+        }
+        if trouble.is_some() {
+            boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+        }
+        up.map_err(|e| e.what)
+    }
+}
+
+impl Machine for Troubled {
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            let life = {
+                let mut seen = self.seen.borrow_mut();
+                seen.lives += 1;
+                seen.lives
+            };
+            let mut rng = Rng::stream(self.seed, "testkit.trouble", life);
+            let up = match boot.oracle.get().is_some() {
+                true => self.again(&boot, &mut rng).await?,
+                false => self.inner.raised(&boot, MountHow::default()).await.map_err(|e| e.what)?,
+            };
+            if rng.below(2) == 0 && boot.oracle.get().is_some() {
+                self.seen.borrow_mut().vanished += 1;
+                self.inner.set_trouble(Some(Trouble::draw(&mut rng)));
+                boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+            }
+            Ok(Up { may_give_up: true, ..up })
+        })
+    }
+    fn cut(&self, at: Ns, seed: u64) {
+        self.inner.set_trouble(None);
+        self.inner.cut(at, seed);
+    }
+    fn off(&self, at: Ns) {
+        self.inner.set_trouble(None);
+        self.inner.off(at);
+    }
+    fn count(&self, done: &mut Done) {
+        let seen = self.seen.borrow();
+        (done.vanished, done.refused) = (seen.vanished, seen.refused);
+    }
+    fn describe(&self) -> String {
+        format!("{}, on a host's disk that fails", self.inner.describe())
     }
 }
 

@@ -16,7 +16,9 @@
 //!   the commit before and that one's;
 //! - in the other half a frame as new as the newest half's first is of an attempt at its beginning.
 //!
-//! Anything else says that commits which were durable are gone.
+//! Anything else says that commits which were durable are gone. A frame that does not match its
+//! checksum does so, too, but for one case: after *e*, where the mark names *l*. There no commit was
+//! durable, so a write that failed in its middle has left it.
 
 use super::table::{FRAME_BYTES, ROW_BYTES, ROWS_PER_FRAME, Row};
 use super::{ImageFault, Layout, MARK_AT};
@@ -86,8 +88,8 @@ pub(super) struct Journal {
     pub(super) sum: u64,
     /// Rows of the newest half's commits, in their order.
     pub(super) rows: Vec<(u32, Row)>,
-    /// Where frames of the older half lie that are damaged and of no account. They go before the half
-    /// is used again: behind its end they would count.
+    /// Places of frames that don't match their checksum and are of no account: in the older half, or
+    /// torn by a failed write. They are zeroed before the next commit: later they would count.
     pub(super) unsound: Vec<u64>,
 }
 
@@ -223,9 +225,13 @@ impl Chain {
         whole.then_some(first)
     }
 
-    /// Where this is the newest half: the first frame behind its end that no loss of power leaves.
-    fn stray(&self) -> Option<u64> {
-        self.strays(self.end, Bad::Counts, |at, head| {
+    /// Where this is the newest half: the first frame after its end that neither a loss of power nor a
+    /// failed write leaves there. `marked` is the commit that the mark names.
+    fn stray(&self, marked: Option<u64>) -> Option<u64> {
+        let torn = marked == Some(self.last) && !mutant!("image.torn-frame-counts");
+        let torn = torn || mutant!("image.torn-frame-never-counts");
+        let bad = if torn { Bad::Ignored } else { Bad::Counts };
+        self.strays(self.end, bad, |at, head| {
             let begins = at.checked_sub(head.index as u64);
             if head.sequence > self.last {
                 return begins == Some(self.end);
@@ -242,10 +248,11 @@ impl Chain {
 
     /// Where this is the other half: the first frame that no loss of power leaves beside a half that
     /// begins with this sequence.
-    fn stray_beside(&self, first: u64) -> Option<u64> {
+    fn stray_beside(&self, first: u64, is_last_marked: bool) -> Option<u64> {
         // Damage in the older half is of no account, as long as a sound commit in front of it says
-        // that it is the older one.
-        let bad = if self.first == 0 { Bad::Counts } else { Bad::Ignored };
+        // that it is the older one, or the mark says that no commit was durable after the newest.
+        let is_known = self.first > 0 || is_last_marked && !mutant!("image.torn-frame-counts");
+        let bad = if is_known { Bad::Ignored } else { Bad::Counts };
         self.strays(0, bad, |at, head| head.sequence < first || head.index as u64 == at)
     }
 
@@ -261,11 +268,16 @@ impl Chain {
 }
 
 impl Journal {
-    /// Reads both halves.
+    /// Reads both halves. `marked` is the sequence of the commit that the mark names, where the format
+    /// has one and it is sound.
     ///
     /// # Errors
     /// The file can't be read, or holds frames that no loss of power leaves: commits are gone.
-    pub(super) fn read(file: &dyn HostFile, layout: &Layout) -> Result<Journal, ImageFault> {
+    pub(super) fn read(
+        file: &dyn HostFile,
+        layout: &Layout,
+        marked: Option<u64>,
+    ) -> Result<Journal, ImageFault> {
         let read = |half: u64| {
             let mut frames = Vec::new();
             each_frame(file, layout, half, layout.half_frames(), |bytes| {
@@ -277,8 +289,10 @@ impl Journal {
         let newer = (chains[1].first > chains[0].first) as usize;
         let (chain, other) = (&chains[newer], &chains[1 - newer]);
         let half = newer as u64;
-        let here = chain.stray().map(|at| (half, at, chain));
-        let there = || other.stray_beside(chain.first.max(1)).map(|at| (1 - half, at, other));
+        let here = chain.stray(marked).map(|at| (half, at, chain));
+        let is_marked = marked == Some(chain.last);
+        let there = other.stray_beside(chain.first.max(1), is_marked);
+        let there = || there.map(|at| (1 - half, at, other));
         if let Some((of, at, found)) = here.or_else(there)
             && !mutant!("image.stray-frames")
         {
@@ -294,8 +308,12 @@ impl Journal {
             _ => None,
         });
         let used = used.max().unwrap_or(0);
-        let bad = (0..).zip(&other.frames).filter(|(_, frame)| **frame == Frame::Bad);
-        let unsound = bad.map(|(at, _)| layout.frame_at(1 - half, at)).collect();
+        let bad = |half: u64, from: u64, chain: &Chain| {
+            let frames = (0..).zip(&chain.frames).skip(from as usize);
+            let bad = frames.filter(|(_, frame)| **frame == Frame::Bad);
+            bad.map(|(at, _)| layout.frame_at(half, at)).collect::<Vec<_>>()
+        };
+        let unsound = [bad(half, chain.end, chain), bad(1 - half, 0, other)].concat();
         let chain = std::mem::take(&mut chains[newer]);
         let mut rows = Vec::new();
         each_frame(file, layout, half, chain.end, |bytes| {
@@ -351,12 +369,45 @@ mod tests {
 
     /// A journal with these frames, (half, frame, sequence, frames of the commit, index) each.
     fn journal(frames: &[(u64, u64, u64, u32, u32)]) -> Result<u64, String> {
+        journal_with(frames, None, None)
+    }
+
+    /// The same with a torn frame in this half and place, and a mark.
+    fn journal_with(
+        frames: &[(u64, u64, u64, u32, u32)],
+        torn: Option<(u64, u64)>,
+        marked: Option<u64>,
+    ) -> Result<u64, String> {
         let file = MemoryFile::new(vec![0; LAYOUT.slots_at() as usize]);
         for (half, at, sequence, count, index) in frames {
             let head = Head { sequence: *sequence, count: *count, index: *index, rows: 0, sum: 0 };
             file.write_at(LAYOUT.frame_at(*half, *at), &head.seal(&[])).unwrap();
         }
-        Journal::read(&file, &LAYOUT).map(|j| j.last).map_err(|e| e.to_string())
+        if let Some((half, at)) = torn {
+            file.write_at(LAYOUT.frame_at(half, at), &[7; 170]).unwrap();
+        }
+        let read = Journal::read(&file, &LAYOUT, marked);
+        if let (Ok(journal), Some((half, at))) = (&read, torn) {
+            assert_eq!(journal.unsound, [LAYOUT.frame_at(half, at)]);
+        }
+        read.map(|j| j.last).map_err(|e| e.to_string())
+    }
+
+    /// A frame that a failed write tore is no damage where the mark says that no commit was durable
+    /// there; else it may be one that was.
+    #[test]
+    fn a_torn_frame_is_damage_unless_the_mark_says_otherwise() {
+        let frames = [(0, 0, 4, 1, 0), (0, 1, 5, 1, 0)];
+        for torn in [(0, 2), (0, 5), (1, 0)] {
+            assert_eq!(journal_with(&frames, Some(torn), Some(5)), Ok(5), "{torn:?}");
+            for marked in [None, Some(4), Some(6)] {
+                let said = journal_with(&frames, Some(torn), marked).expect_err("damaged");
+                assert!(said.contains("checksum"), "{torn:?}, {marked:?}: {said}");
+            }
+        }
+        // A commit that was durable.
+        assert!(journal_with(&frames, Some((0, 0)), Some(5)).is_err());
+        assert!(journal_with(&frames, Some((0, 1)), Some(5)).is_err());
     }
 
     /// What losses, kills and failed writes leave is taken for that.

@@ -9,8 +9,9 @@
 //! and syncs again. When a half of the journal is full, the rows that its commits changed are written
 //! in place and synced before the first frame of the other half; so a row torn in place is in the
 //! half that is still the newest, and recovery is the table overlaid with that half. A frame is a
-//! unit of tearing: it is old, new or zero, and anything else is damage. A commit that failed never
-//! gives its sequence number to another one, so frames of two attempts do not mix.
+//! unit of tearing: it is old, new or zero. Anything else is damage, or is left by a write that failed
+//! in its middle; the mark tells which (`journal.rs`). A commit that failed never gives its sequence
+//! number to another one, so frames of two attempts do not mix.
 //!
 //! What tells damage from a loss of power: every frame must lie where an attempt could have put it
 //! (`journal.rs`); a commit carries a sum over all rows as they are after it; and the mark, elsewhere,
@@ -56,8 +57,10 @@ pub struct Table {
     behind: BTreeSet<u32>,
     /// Where frames of the last commit lie that an earlier process wrote, and how many.
     unsure: (u64, u64),
-    /// Damaged frames of no account.
+    /// Places of frames that are damaged or torn and of no account.
     unsound: Vec<u64>,
+    /// The commit that the mark names.
+    marked: u64,
     broken: bool,
 }
 
@@ -99,6 +102,7 @@ impl Table {
             behind: BTreeSet::new(),
             unsure: (0, 0),
             unsound: Vec::new(),
+            marked: 0,
             broken: false,
         };
         let reserve = layout.slots_at() - layout.table_at();
@@ -123,7 +127,8 @@ impl Table {
         if len < layout.slots_at() {
             return Err(ImageFault::Short { len, needed: layout.slots_at() });
         }
-        let journal = Journal::read(&*file, &layout)?;
+        let mark = marked.then(|| Mark::read(&*file)).transpose()?;
+        let journal = Journal::read(&*file, &layout, mark.map(|mark| mark.sequence))?;
         let mut table = Table {
             rows: Vec::new(),
             sum: None,
@@ -134,6 +139,7 @@ impl Table {
             behind: journal.rows.iter().map(|(number, _)| *number).collect(),
             unsure: (layout.frame_at(journal.half, journal.begin), journal.next - journal.begin),
             unsound: journal.unsound,
+            marked: mark.map_or(journal.last, |mark| mark.sequence),
             broken: false,
             file,
             layout,
@@ -142,15 +148,14 @@ impl Table {
         for (number, row) in journal.rows {
             table.rows[number as usize] = row;
         }
-        if marked {
-            table.check_sum(journal.sum)?;
+        if let Some(mark) = mark {
+            table.check_sum(mark, journal.sum)?;
         }
         Ok(table)
     }
 
     /// Holds the mark, and the sum that the last commit carries, against what was read.
-    fn check_sum(&mut self, carried: u64) -> Result<(), ImageFault> {
-        let mark = Mark::read(&*self.file)?;
+    fn check_sum(&mut self, mark: Mark, carried: u64) -> Result<(), ImageFault> {
         if mark.sequence > self.last && !mutant!("image.mark-ignored") {
             return Err(ImageFault::Lost { marked: mark.sequence, last: self.last });
         }
@@ -219,6 +224,11 @@ impl Table {
         if self.broken {
             return Err(ImageFault::Broken);
         }
+        self.clear_unsound()?;
+        // A frame that this attempt leaves torn is told from damage by a mark that names the last commit.
+        if self.marked != self.last && !mutant!("image.mark-left-behind") {
+            self.write_mark()?;
+        }
         if !mutant!("image.content-unsynced") {
             self.sync()?;
         }
@@ -256,7 +266,10 @@ impl Table {
             let mark = Mark { sequence: self.used, sum: carried };
             let _ = self.file.write_through(MARK_AT, &mark.seal());
         }
-        self.file.write_through(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
+        if let Err(e) = self.file.write_through(at, &bytes) {
+            self.unsound.extend((0..count).map(|i| at + i * FRAME_BYTES as u64));
+            return Err(ImageFault::io("write the journal of")(e));
+        }
         if !mutant!("image.frames-unsynced") {
             self.sync()?;
         }
@@ -273,10 +286,25 @@ impl Table {
 
     /// Notes that the last commit is durable. The next sync makes the note durable, so it costs none
     /// of its own, and is never ahead of what it names.
-    fn write_mark(&self) -> Result<(), ImageFault> {
-        let Some(sum) = self.sum else { return Ok(()) };
-        let mark = Mark { sequence: self.last, sum: written(sum) };
-        self.file.write_through(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))
+    fn write_mark(&mut self) -> Result<(), ImageFault> {
+        if let Some(sum) = self.sum {
+            let mark = Mark { sequence: self.last, sum: written(sum) };
+            self.file.write_through(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))?;
+        }
+        self.marked = self.last;
+        Ok(())
+    }
+
+    /// Zeroes frames that are damaged or torn and of no account: after later commits they would count.
+    fn clear_unsound(&mut self) -> Result<(), ImageFault> {
+        while let Some(at) = self.unsound.last().copied() {
+            if !mutant!("image.unsound-stays") {
+                let gone = self.file.write_through(at, &[0; FRAME_BYTES]);
+                gone.map_err(ImageFault::io("write the journal of"))?;
+            }
+            self.unsound.pop();
+        }
+        Ok(())
     }
 
     /// Has an image of a format without it get its mark, durable; the commit it names is.
@@ -306,10 +334,7 @@ impl Table {
         if !mutant!("image.open-unsynced") {
             self.sync()?;
         }
-        for at in self.unsound.drain(..).filter(|_| !mutant!("image.unsound-stays")) {
-            let gone = self.file.write_through(at, &[0; FRAME_BYTES]);
-            gone.map_err(ImageFault::io("write the journal of"))?;
-        }
+        self.clear_unsound()?;
         let _ = self.write_mark();
         Ok(())
     }
@@ -445,5 +470,51 @@ mod tests {
             table.commit(vec![(30, [n; ROW_BYTES])]).unwrap();
         }
         assert_eq!((table.half, open(file.bytes(), true).unwrap().last), (0, table.last));
+    }
+
+    /// A file whose writes fail as told: of one at this place so many bytes are written, then it fails.
+    struct Failing {
+        inner: MemoryFile,
+        fails: std::sync::Mutex<Vec<(u64, usize)>>,
+    }
+
+    impl HostFile for Failing {
+        crate::host_file_as_below!(inner: read_at punch allocate sync len set_len);
+
+        fn write_at(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+            let mut fails = self.fails.lock().unwrap();
+            let Some(i) = fails.iter().position(|(of, _)| *of == at) else {
+                return self.inner.write_at(at, bytes);
+            };
+            let (_, written) = fails.remove(i);
+            self.inner.write_at(at, &bytes[..written])?;
+            Err(std::io::Error::from(std::io::ErrorKind::StorageFull))
+        }
+    }
+
+    /// A commit whose frames are written in part is no damage: the next process finds the commit before,
+    /// also where the mark of that one could not be written at once.
+    #[test]
+    fn a_write_that_fails_in_its_middle_is_no_damage() {
+        for is_mark_late in [false, true] {
+            let inner = MemoryFile::new(some_commits(true));
+            let file = Arc::new(Failing { inner, fails: Default::default() });
+            let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+            table.settle().unwrap();
+            if is_mark_late {
+                file.fails.lock().unwrap().push((MARK_AT, 0));
+            }
+            table.commit(vec![(20, [6; ROW_BYTES])]).unwrap();
+            file.fails.lock().unwrap().push((LAYOUT.frame_at(0, 6), 700));
+            let many = || (20..40).map(|number| (number, [7; ROW_BYTES])).collect::<Vec<_>>();
+            assert!(table.commit(many()).is_err());
+            let found = open(file.inner.bytes(), true).unwrap();
+            assert_eq!((found.last, found.rows), (6, table.rows.clone()));
+            // This process goes on, with fewer frames than were torn.
+            table.commit(vec![(20, [8; ROW_BYTES])]).unwrap();
+            let found = open(file.inner.bytes(), true).unwrap();
+            assert_eq!((found.last, found.rows), (table.last, table.rows));
+            assert!(found.unsound.is_empty());
+        }
     }
 }

@@ -182,4 +182,7 @@ swarms! {
     pblk_vanish: "pblk-vanish",
     qblk_vanish: "qblk-vanish",
     slc_tlc_vanish: "slc-tlc-vanish",
+    pblk_image_trouble: "pblk-image-trouble",
+    pftl_image_trouble: "pftl-image-trouble",
+    slc_tlc_image_trouble: "slc-tlc-image-trouble",
 }
