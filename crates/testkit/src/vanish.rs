@@ -118,12 +118,21 @@ struct Seen {
     vanished: u64,
     refused: u64,
     ended: u64,
+    /// The losses and troubles so far, each with the life that it came in.
+    events: Vec<String>,
     /// A die is dead: from then on reads of anything may fail.
     is_hurt: bool,
     /// After a clean stop: the place of each logical sector.
     stopped_at: Option<Vec<Option<Location>>>,
     /// No mount is left to be tried.
     is_over: bool,
+}
+
+impl Seen {
+    fn happened(&mut self, what: String) {
+        self.vanished += 1;
+        self.events.push(format!("life {}: {what}", self.lives));
+    }
 }
 
 /// Layers on a medium of which units vanish, between lives and in them.
@@ -150,7 +159,7 @@ impl Vanishing {
     fn strike(&self, loss: Loss, after: Ns) {
         let (Some(ssd), Some(geo)) = (self.inner.medium(), self.geometry()) else { return };
         loss.faults(&geo, after).into_iter().for_each(|fault| ssd.fail(fault));
-        self.seen.borrow_mut().vanished += 1;
+        self.seen.borrow_mut().happened(format!("{loss:?} after {after}"));
     }
 
     /// Has everything come back but dead dies.
@@ -308,7 +317,8 @@ impl Machine for Vanishing {
         (done.vanished, done.refused, done.ended) = (seen.vanished, seen.refused, seen.ended);
     }
     fn describe(&self) -> String {
-        format!("{}, of which units vanish", self.inner.describe())
+        let events = self.seen.borrow().events.join("; ");
+        format!("{}, of which units vanish ({events})", self.inner.describe())
     }
 }
 
@@ -329,10 +339,13 @@ impl Troubled {
     async fn again(&self, boot: &Boot, rng: &mut Rng) -> Result<Up, String> {
         let trouble = (rng.below(3) == 0).then(|| Trouble::draw(rng));
         self.inner.set_trouble(trouble);
+        if let Some(trouble) = trouble {
+            self.seen.borrow_mut().happened(format!("{trouble:?} at the mount"));
+        }
         let up = self.inner.raised(boot, MountHow::default()).await;
         if let (Some(trouble), Err(first)) = (trouble, &up) {
             let mut seen = self.seen.borrow_mut();
-            (seen.vanished, seen.refused) = (seen.vanished + 1, seen.refused + 1);
+            seen.refused += 1;
             drop(seen);
             self.inner.restart(self.seed);
             let up = self.inner.raised(boot, MountHow::default()).await;
@@ -362,8 +375,9 @@ impl Machine for Troubled {
                 false => self.inner.raised(&boot, MountHow::default()).await.map_err(|e| e.what)?,
             };
             if rng.below(2) == 0 && boot.oracle.get().is_some() {
-                self.seen.borrow_mut().vanished += 1;
-                self.inner.set_trouble(Some(Trouble::draw(&mut rng)));
+                let trouble = Trouble::draw(&mut rng);
+                self.seen.borrow_mut().happened(format!("{trouble:?}"));
+                self.inner.set_trouble(Some(trouble));
                 boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
             }
             Ok(Up { may_give_up: true, ..up })
@@ -382,7 +396,8 @@ impl Machine for Troubled {
         (done.vanished, done.refused) = (seen.vanished, seen.refused);
     }
     fn describe(&self) -> String {
-        format!("{}, on a host's disk that fails", self.inner.describe())
+        let events = self.seen.borrow().events.join("; ");
+        format!("{}, on a host's disk that fails ({events})", self.inner.describe())
     }
 }
 
