@@ -344,9 +344,7 @@ impl Troubled {
         }
         let up = self.inner.raised(boot, MountHow::default()).await;
         if let (Some(trouble), Err(first)) = (trouble, &up) {
-            let mut seen = self.seen.borrow_mut();
-            seen.refused += 1;
-            drop(seen);
+            self.seen.borrow_mut().refused += 1;
             self.inner.restart(self.seed);
             let up = self.inner.raised(boot, MountHow::default()).await;
             let first = &first.what;

@@ -10,7 +10,7 @@ use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
 use flashlane_testkit::files::{FILES, Files, Way};
 use flashlane_testkit::harness::quoted;
-use flashlane_testkit::stacks::subjects;
+use flashlane_testkit::stacks::{named, subjects};
 use flashlane_testkit::torture::FAILURES_MAX;
 use flashlane_testkit::{
     Failure, How, Mode, Ns, Outcome, Own, Plan, Seeds, Subject, Tally, torture,
@@ -77,7 +77,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
 
 /// The rows of the table that a name stands for.
 fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
-    let named: Vec<_> = subjects().filter(|s| name == "all" || s.name() == name).collect();
+    let named = named(name);
     if named.is_empty() {
         let names: Vec<_> = subjects().map(|s| s.name()).chain(["all"]).collect();
         let hint = suggest::hint(name, names.iter().copied());

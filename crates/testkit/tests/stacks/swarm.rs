@@ -178,11 +178,4 @@ swarms! {
     slc_tlc: "slc-tlc",
     slc_tlc_faults: "slc-tlc-faults",
     slc_tlc_image: "slc-tlc-image",
-    pftl_vanish: "pftl-vanish",
-    pblk_vanish: "pblk-vanish",
-    qblk_vanish: "qblk-vanish",
-    slc_tlc_vanish: "slc-tlc-vanish",
-    pblk_image_trouble: "pblk-image-trouble",
-    pftl_image_trouble: "pftl-image-trouble",
-    slc_tlc_image_trouble: "slc-tlc-image-trouble",
 }
