@@ -157,7 +157,7 @@ fn recovered(r: &Recovery) -> Recovered {
         ("erased_chunks", json!(r.erased_chunks)),
     ];
     let meta = r.meta.as_ref();
-    let lost = meta.map_or_else(Vec::new, |m| m.lost.clone());
+    let lost = meta.map_or_else(Vec::new, |m| m.lost.iter().map(|at| (*at, 1)).collect());
     Recovered {
         found: r.found,
         clean: None,
