@@ -393,8 +393,9 @@ pub struct Recovered {
     /// Logical sectors whose content is lost: reads of them fail until they are written or
     /// discarded. In ascending order, without overlaps.
     pub lost_sectors: Vec<LostSectors>,
-    /// Units at the end of an open chunk that can't be read. The mount takes each for a program that
-    /// the power cut tore; a flushed unit that decayed there looks the same (FORMAT.md, section 9).
+    /// Units at the end of an open chunk that can't be read. The mount takes each for a program
+    /// that the power cut tore; a flushed unit that decayed there looks the same (FORMAT.md,
+    /// section 9).
     pub torn_units: u64,
 }
 
@@ -424,8 +425,8 @@ pub enum LostCause {
 }
 
 impl LostCause {
-    /// The same with the PUs and chunks of the drive, for a layer whose first PU is `begin` there and
-    /// whose first chunk is `first`.
+    /// This cause with PU and chunk numbers of the drive. The layer's first PU has the number
+    /// `begin` there, and its first chunk `first`.
     pub fn on_drive(self, begin: u32, first: u32) -> LostCause {
         match self {
             LostCause::DeadPu(pu) => LostCause::DeadPu(begin + pu),

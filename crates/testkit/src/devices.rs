@@ -134,8 +134,8 @@ pub fn faults(seed: u64) -> FaultPlan {
     }
 }
 
-/// A plan of which nothing ever happens: with it a device looks for faults at every command, also for
-/// those that come later ([`flashlane_ocssd::Ssd::fail`]).
+/// A plan whose one fault never happens. A device with a plan looks for faults at every command, so
+/// it also meets those that are added later ([`flashlane_ocssd::Ssd::fail`]).
 pub(crate) fn never() -> FaultPlan {
     let (kind, count) = (FaultKind::ReadUncorrectable, u64::MAX);
     let (pu, chunk, sector, chance) = (None, None, None, None);

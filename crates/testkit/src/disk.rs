@@ -21,9 +21,9 @@ pub enum Loss {
     Host,
 }
 
-/// What goes wrong on a host's disk.
+/// The operations of a host's disk that fail, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum DiskFault {
     /// Reads fail: EIO.
     Read,
     /// Writes fail, and nothing of them is written: EIO.
@@ -36,22 +36,24 @@ pub enum Wrong {
     Sync,
 }
 
-/// A host's disk that fails for a while.
+/// How long a host's disk works, and how often it fails then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    pub wrong: Wrong,
-    /// Operations of the kind that go well before the first that fails, and how many fail.
+    pub fault: DiskFault,
+    /// Operations that succeed before the first one fails.
     pub after: u64,
+    /// Operations that fail; then the disk works again.
     pub times: u64,
 }
 
 impl Trouble {
     pub fn draw(rng: &mut Rng) -> Trouble {
-        let all = [Wrong::Read, Wrong::Write, Wrong::Short, Wrong::Full, Wrong::Sync];
-        let wrong = all[rng.below(all.len() as u64) as usize];
+        let all =
+            [DiskFault::Read, DiskFault::Write, DiskFault::Short, DiskFault::Full, DiskFault::Sync];
+        let fault = all[rng.below(all.len() as u64) as usize];
         let (after, times) = (rng.below(9), rng.below(8));
         let times = if times == 0 { u64::MAX } else { 1 << (2 * times) };
-        Trouble { wrong, after: rng.below(1 << after), times }
+        Trouble { fault, after: rng.below(1 << after), times }
     }
 }
 
@@ -74,7 +76,7 @@ impl Disk {
         Disk(Mutex::new(State { live, durable: bytes, trouble: None }))
     }
 
-    /// From now on it fails so, or no more.
+    /// Sets how the disk fails from now on; `None`: it works.
     pub fn set_trouble(&self, trouble: Option<Trouble>) {
         self.state().trouble = trouble;
     }
@@ -99,9 +101,9 @@ impl Disk {
 }
 
 impl State {
-    /// True if an operation that `wrong` is about fails now.
-    fn fails(&mut self, wrong: Wrong) -> bool {
-        let Some(trouble) = self.trouble.as_mut().filter(|t| t.wrong == wrong) else {
+    /// True if the operation under way fails by this fault.
+    fn fails(&mut self, fault: DiskFault) -> bool {
+        let Some(trouble) = self.trouble.as_mut().filter(|t| t.fault == fault) else {
             return false;
         };
         if trouble.after > 0 {
@@ -125,7 +127,7 @@ fn enospc() -> io::Error {
 impl HostFile for Disk {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let mut state = self.state();
-        match state.fails(Wrong::Read) {
+        match state.fails(DiskFault::Read) {
             true => Err(eio()),
             false => state.live.read_at(at, into),
         }
@@ -133,13 +135,13 @@ impl HostFile for Disk {
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         let grows = at + bytes.len() as u64 > state.live.len()?;
-        if grows && state.fails(Wrong::Full) {
+        if grows && state.fails(DiskFault::Full) {
             return Err(enospc());
         }
-        if state.fails(Wrong::Write) {
+        if state.fails(DiskFault::Write) {
             return Err(eio());
         }
-        if state.fails(Wrong::Short) {
+        if state.fails(DiskFault::Short) {
             state.live.write_at(at, &bytes[..bytes.len() / 3])?;
             return Err(enospc());
         }
@@ -150,14 +152,14 @@ impl HostFile for Disk {
     }
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         let mut state = self.state();
-        match state.fails(Wrong::Full) {
+        match state.fails(DiskFault::Full) {
             true => Err(enospc()),
             false => state.live.allocate(at, len),
         }
     }
     fn sync(&self) -> io::Result<()> {
         let state = &mut *self.state();
-        let failed = state.fails(Wrong::Sync);
+        let failed = state.fails(DiskFault::Sync);
         for op in state.live.take_log() {
             if !failed {
                 op.play_on(&mut state.durable);
@@ -200,7 +202,7 @@ mod tests {
     #[test]
     fn a_failed_sync_forgets() {
         let disk = Disk::new(vec![0; 1024]);
-        disk.set_trouble(Some(Trouble { wrong: Wrong::Sync, after: 1, times: 1 }));
+        disk.set_trouble(Some(Trouble { fault: DiskFault::Sync, after: 1, times: 1 }));
         disk.write_at(0, &[1; 512]).expect("written");
         disk.sync().expect("the first is good");
         disk.write_at(512, &[2; 512]).expect("written");
@@ -215,7 +217,7 @@ mod tests {
     #[test]
     fn a_short_write_leaves_a_part() {
         let disk = Disk::new(vec![0; 2048]);
-        disk.set_trouble(Some(Trouble { wrong: Wrong::Short, after: 0, times: 1 }));
+        disk.set_trouble(Some(Trouble { fault: DiskFault::Short, after: 0, times: 1 }));
         assert!(disk.write_at(0, &[7; 2048]).is_err());
         let bytes = disk.state().live.bytes();
         assert_eq!((bytes[681], bytes[682]), (7, 0));

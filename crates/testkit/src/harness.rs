@@ -275,10 +275,11 @@ pub struct Done {
     pub faults: u64,
     /// Faults that were aimed at a command.
     pub aimed: u64,
-    /// Failure units that vanished, mounts that were refused while one was away, and runs that such a
-    /// refusal ended, since no option mounts what is left.
+    /// Failure units of the medium that vanished, or times that the host's disk failed.
     pub vanished: u64,
+    /// Mounts that were refused meanwhile.
     pub refused: u64,
+    /// Runs that such a refusal ended: no option mounts what is left.
     pub ended: u64,
     /// Sectors of the device.
     pub capacity: u64,

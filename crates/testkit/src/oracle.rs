@@ -346,7 +346,7 @@ impl Oracle {
         }
     }
 
-    /// Read errors are admissible for these sectors, whatever they may hold, until they are written or
+    /// From now on read errors are admissible for these sectors, until they are written or
     /// discarded again.
     pub fn admit_errors(&self, lbas: impl Iterator<Item = Lba>) {
         for lba in lbas {
@@ -355,8 +355,8 @@ impl Oracle {
         }
     }
 
-    /// From now on read errors are admissible for every sector: a part of the medium is gone. Content
-    /// that is older than what was flushed never is.
+    /// From now on read errors are admissible for every sector, because a part of the medium is
+    /// gone. Content that is older than the flushed one stays inadmissible.
     pub fn admit_any_error(&self) {
         self.state.lock().any_error = true;
     }

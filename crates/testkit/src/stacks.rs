@@ -53,9 +53,9 @@ pub const STACKS: &[Stack] = &[
     row("slc-tlc-image", 16, 5, |seed, _| slc(seed, Size::Tight).imaged().machine()),
 ];
 
-/// Stacks that the layers do not stand yet: dies, chunks and seconds of reads that vanish are taken for
-/// what was never written, and a mount whose padding the host refuses goes on. Torture has them by
-/// name, and none of them is part of `all`; a row goes to [`STACKS`] when its layer stands it.
+/// Stacks that fail today: a layer takes dies, chunks and reads that vanish for sectors that were
+/// never written, and a mount goes on when the host refuses its padding. Torture runs them by name
+/// only; they are no part of `all`. A row moves to [`STACKS`] when its layer passes.
 pub const OPEN: &[Stack] = &[
     row("pftl-vanish", 40, 10, |seed, size| pftl(seed, size).vanishing()),
     row("pblk-vanish", 40, 10, |seed, size| pblk(seed, size).vanishing()),
@@ -85,7 +85,8 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     stacks.chain(FILES.iter().map(|files| files as &dyn Subject))
 }
 
-/// What a name means on the command line: `all` of [`subjects`], or one of them or of [`OPEN`].
+/// The subjects that a command line names: all of [`subjects`] for `all`, else the one of that name
+/// among them and [`OPEN`]; empty for an unknown name.
 pub fn named(name: &str) -> Vec<&'static dyn Subject> {
     let open = OPEN.iter().map(|stack| stack as &dyn Subject).filter(|_| name != "all");
     subjects().chain(open).filter(|s| name == "all" || s.name() == name).collect()
@@ -202,7 +203,7 @@ impl<C: Into<LayerSpec>> Drawn<C> {
         machine(self.on, vec![self.config.into()])
     }
 
-    /// The same in an image on a host's disk that fails now and then.
+    /// The stack in an image on a host's disk that fails now and then.
     fn troubled(mut self) -> Rc<dyn Machine> {
         self.on.disk = Some(RefCell::default());
         let (seed, specs) = (self.on.options.seed, vec![self.config.into()]);
@@ -210,7 +211,7 @@ impl<C: Into<LayerSpec>> Drawn<C> {
         Troubled::over(Rc::new(inner), seed)
     }
 
-    /// The same on a medium of which whole failure units vanish, on two PUs at least.
+    /// The stack on a medium of at least two PUs, of which whole failure units vanish.
     fn vanishing(mut self) -> Rc<dyn Machine> {
         let spec = self.on.spec.get_mut();
         if spec.geometry.channels * spec.geometry.pus_per_channel < 2 {
@@ -465,7 +466,8 @@ fn knob(target: &Arc<dyn Layer>) -> Option<Knob> {
 }
 
 impl Layered {
-    /// The stack with the power on: created in the first life, mounted as `how` says in a later one.
+    /// Brings the stack up: creates it in the first life, and mounts it as `how` says in a later
+    /// one.
     pub(crate) async fn raised(&self, boot: &Boot, how: MountHow) -> Result<Up, Unmounted> {
         let cx = boot.cx.clone();
         let (ssd, layers, before) = self.bring_up(boot, how).await?;
@@ -507,12 +509,12 @@ impl Layered {
         self.kept.borrow().medium.as_ref().map(|(ssd, _)| ssd.clone())
     }
 
-    /// The host's disk under the image fails so from now on, or no more.
+    /// Sets how the host's disk below the image fails from now on; `None`: it works.
     pub(crate) fn set_trouble(&self, trouble: Option<Trouble>) {
         self.on.disk.iter().for_each(|disk| disk.borrow().set_trouble(trouble));
     }
 
-    /// The process ends and another one begins, on a disk that is well.
+    /// The process is killed and another one begins; the disk works.
     pub(crate) fn restart(&self, seed: u64) {
         self.kept.borrow_mut().layers = None;
         let Some(disk) = &self.on.disk else { return };

@@ -138,9 +138,9 @@ pub struct Tally {
     pub cuts: u64,
     /// Faults of fault plans that struck.
     pub faults: u64,
-    /// Failure units of the medium that vanished (`vanish.rs`), and mounts that were refused while one
-    /// was away.
+    /// As [`Done::vanished`].
     pub vanished: u64,
+    /// As [`Done::refused`].
     pub refused: u64,
 }
 

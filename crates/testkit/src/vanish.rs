@@ -1,13 +1,15 @@
-//! Media of which a whole failure unit vanishes: a die, a PU, a channel, a chunk, or a time.
+//! Media of which a whole failure unit vanishes: a die, a PU, a channel, a chunk, a run of reads.
 //!
-//! Owns: what vanishes in which life of a seed, and what a mount may answer ([`Vanishing`]); the same
-//! for the disk of a host under an image ([`Troubled`]). Promises: a
-//! mount that is refused is tried again and must be refused again while the fault lasts; when the fault
-//! is over, the same stack mounts and has everything that was flushed; after a clean stop a mount knows
-//! exactly which sectors it lost. Never: excuses content that is older than what was flushed.
+//! Owns: the units that vanish in each life of a seed, and the answers that a mount may give
+//! ([`Vanishing`]); the same for the host's disk below an image ([`Troubled`]). Promises: a mount
+//! that is refused is tried again, and fails the run if it is accepted while the fault lasts; when
+//! the fault is over, the run fails unless the stack mounts and has everything that was flushed;
+//! after a clean stop only the sectors on the lost unit may fail. Never: excuses content that is
+//! older than the flushed one.
 //!
-//! Faults of [`crate::devices::faults`] are rare and independent sectors. Real media lose dies, blocks
-//! and seconds, and a layer that takes an unreadable unit for one that was never written shows only then.
+//! The faults of [`crate::devices::faults`] are rare and hit sectors one by one. Real media lose
+//! dies, blocks and seconds. Only then does a layer show that takes an unreadable unit for one that
+//! was never written.
 
 use crate::disk::Trouble;
 use crate::harness::{Boot, Done, Machine, Up};
@@ -24,7 +26,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What vanishes.
+/// A failure unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// A die stops working for good: its PU's chunks are offline.
@@ -108,18 +110,17 @@ impl Loss {
     }
 }
 
-/// What a seed has seen so far.
+/// The events of a run and their outcomes, over all its lives.
 #[derive(Default)]
-struct Seen {
+struct Events {
     /// Times that the power came on.
     lives: u64,
-    /// Units that vanished, mounts that were refused while one was away, and lives that such a refusal
-    /// ended.
+    /// As [`Done::vanished`], [`Done::refused`], [`Done::ended`].
     vanished: u64,
     refused: u64,
     ended: u64,
-    /// The losses and troubles so far, each with the life that it came in.
-    events: Vec<String>,
+    /// The losses and troubles so far, each with the number of its life.
+    said: Vec<String>,
     /// A die is dead: from then on reads of anything may fail.
     is_hurt: bool,
     /// After a clean stop: the place of each logical sector.
@@ -128,10 +129,17 @@ struct Seen {
     is_over: bool,
 }
 
-impl Seen {
+impl Events {
+    /// The power comes on: the number of this life, from 1.
+    fn power_on(&mut self) -> u64 {
+        self.lives += 1;
+        self.lives
+    }
+
+    /// Notes a loss in this life.
     fn happened(&mut self, what: String) {
         self.vanished += 1;
-        self.events.push(format!("life {}: {what}", self.lives));
+        self.said.push(format!("life {}: {what}", self.lives));
     }
 }
 
@@ -139,12 +147,12 @@ impl Seen {
 pub(crate) struct Vanishing {
     inner: Rc<Layered>,
     seed: u64,
-    seen: RefCell<Seen>,
+    events: RefCell<Events>,
 }
 
 impl Vanishing {
     pub(crate) fn over(inner: Rc<Layered>, seed: u64) -> Rc<dyn Machine> {
-        Rc::new(Vanishing { inner, seed, seen: RefCell::default() })
+        Rc::new(Vanishing { inner, seed, events: RefCell::default() })
     }
 
     fn rng(&self, life: u64) -> Rng {
@@ -159,20 +167,20 @@ impl Vanishing {
     fn strike(&self, loss: Loss, after: Ns) {
         let (Some(ssd), Some(geo)) = (self.inner.medium(), self.geometry()) else { return };
         loss.faults(&geo, after).into_iter().for_each(|fault| ssd.fail(fault));
-        self.seen.borrow_mut().happened(format!("{loss:?} after {after}"));
+        self.events.borrow_mut().happened(format!("{loss:?} after {after}"));
     }
 
-    /// Has everything come back but dead dies.
+    /// Ends all losses but those of dies.
     fn heal(&self) {
         self.inner.medium().iter().for_each(|ssd| ssd.forgive());
     }
 
-    /// The stack in a life after its first one.
+    /// Brings the stack up in a life after its first one, most of the time with a loss.
     async fn again(self: &Rc<Self>, boot: &Boot, life: u64) -> Result<Up, String> {
         self.heal();
         let (mut rng, geo) = (self.rng(life), self.geometry().ok_or("no medium")?);
-        let clean = self.seen.borrow_mut().stopped_at.take();
-        let hurt = self.seen.borrow().is_hurt;
+        let clean = self.events.borrow_mut().stopped_at.take();
+        let hurt = self.events.borrow().is_hurt;
         if rng.below(4) == 0 {
             return self.mount(boot).await.map_err(|e| e.what);
         }
@@ -181,7 +189,7 @@ impl Vanishing {
         let from = if at_once { 1 } else { 1 + rng.below(1 << magnitude) };
         let loss = Loss { unit: Unit::draw(&mut rng, &geo), from };
         let for_good = loss.unit.is_for_good();
-        self.seen.borrow_mut().is_hurt |= for_good;
+        self.events.borrow_mut().is_hurt |= for_good;
         self.strike(loss, Ns::ZERO);
         if let (Unit::Die(pu), 1) = (loss.unit, from) {
             self.touch(boot, pu).await;
@@ -204,8 +212,8 @@ impl Vanishing {
         Ok(up)
     }
 
-    /// Reads a sector of a PU: a die that is to fail at its first command is dead from now on, so that
-    /// the chunk report of the mount says so.
+    /// Reads a sector of a PU. A die that fails at its first command is dead after this, so the
+    /// chunk report that the mount takes says so.
     async fn touch(&self, boot: &Boot, pu: u32) {
         let Some(ssd) = self.inner.medium() else { return };
         let at = [ssd.format().pack(Location { pu, chunk: 0, sector: 0 })];
@@ -219,7 +227,8 @@ impl Vanishing {
         self.inner.raised(boot, MountHow::default()).await
     }
 
-    /// A mount was refused while `loss` lasts: once more, then without it, or with what is left.
+    /// Judges a mount that was refused while `loss` lasts: tries it once more, then without the
+    /// loss, or, if the loss is for good, with `accept_lost`.
     async fn refused(
         &self,
         boot: &Boot,
@@ -230,7 +239,7 @@ impl Vanishing {
         if first.refusal.is_none() {
             return Err(first.what);
         }
-        self.seen.borrow_mut().refused += 1;
+        self.events.borrow_mut().refused += 1;
         let geo = self.geometry().ok_or("no medium")?;
         if clean && loss.from == 1 && loss.unit.pus(&geo).len() == 1 && geo.pus() > 2 {
             return Err(format!("a clean stop, then {loss:?}, and no mount: {}", first.what));
@@ -256,22 +265,22 @@ impl Vanishing {
         let how = MountHow { accept_lost: true, undo_discards: false };
         match self.inner.raised(boot, how).await {
             Err(e) if e.refusal.is_some() => {
-                let mut seen = self.seen.borrow_mut();
-                (seen.is_over, seen.ended) = (true, seen.ended + 1);
+                let mut events = self.events.borrow_mut();
+                (events.is_over, events.ended) = (true, events.ended + 1);
                 Err(e.what)
             }
             up => up.map_err(|e| e.what),
         }
     }
 
-    /// In half of the lives something vanishes while the stack is in use.
+    /// In half of the lives a unit vanishes while the stack is in use.
     fn strike_later(&self, boot: &Boot, life: u64) {
         let mut rng = self.rng(life | 1 << 32);
         let (Some(geo), true) = (self.geometry(), rng.below(2) == 0) else { return };
         let loss = Loss { unit: Unit::draw(&mut rng, &geo), from: 1 };
         let magnitude = 14 + rng.below(14);
         let after = boot.cx.now() + Ns::from_ns(rng.below(1 << magnitude));
-        self.seen.borrow_mut().is_hurt |= loss.unit.is_for_good();
+        self.events.borrow_mut().is_hurt |= loss.unit.is_for_good();
         self.strike(loss, after);
         boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
     }
@@ -280,11 +289,7 @@ impl Vanishing {
 impl Machine for Vanishing {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
-            let life = {
-                let mut seen = self.seen.borrow_mut();
-                seen.lives += 1;
-                seen.lives
-            };
+            let life = self.events.borrow_mut().power_on();
             let up = match self.inner.medium().is_some() && boot.oracle.get().is_some() {
                 true => self.again(&boot, life).await?,
                 false => self.mount(&boot).await.map_err(|e| e.what)?,
@@ -296,28 +301,28 @@ impl Machine for Vanishing {
                 let Some(layers) = me.inner.layers() else { return Ok(()) };
                 let capacity = layers.block().info().capacity;
                 let places = (0..capacity).map(|lba| layers.target().locate(lba)).collect();
-                me.seen.borrow_mut().stopped_at = Some(places);
+                me.events.borrow_mut().stopped_at = Some(places);
                 Ok(())
             });
             Ok(Up { check_stopped, may_give_up: true, ..up })
         })
     }
     fn cut(&self, at: Ns, seed: u64) {
-        self.seen.borrow_mut().stopped_at = None;
+        self.events.borrow_mut().stopped_at = None;
         self.inner.cut(at, seed);
     }
     fn off(&self, at: Ns) {
         self.inner.off(at);
     }
     fn is_over(&self) -> bool {
-        self.seen.borrow().is_over
+        self.events.borrow().is_over
     }
     fn count(&self, done: &mut Done) {
-        let seen = self.seen.borrow();
-        (done.vanished, done.refused, done.ended) = (seen.vanished, seen.refused, seen.ended);
+        let events = self.events.borrow();
+        (done.vanished, done.refused, done.ended) = (events.vanished, events.refused, events.ended);
     }
     fn describe(&self) -> String {
-        let events = self.seen.borrow().events.join("; ");
+        let events = self.events.borrow().said.join("; ");
         format!("{}, of which units vanish ({events})", self.inner.describe())
     }
 }
@@ -326,25 +331,25 @@ impl Machine for Vanishing {
 pub(crate) struct Troubled {
     inner: Rc<Layered>,
     seed: u64,
-    seen: RefCell<Seen>,
+    events: RefCell<Events>,
 }
 
 impl Troubled {
     pub(crate) fn over(inner: Rc<Layered>, seed: u64) -> Rc<dyn Machine> {
-        Rc::new(Troubled { inner, seed, seen: RefCell::default() })
+        Rc::new(Troubled { inner, seed, events: RefCell::default() })
     }
 
-    /// The stack of a later life, on a disk that may fail while its image is opened and mounted. When it
-    /// no longer does, the stack comes up.
+    /// Brings the stack up in a later life, on a disk that may fail while its image is opened and
+    /// mounted. When the disk works again the stack must come up.
     async fn again(&self, boot: &Boot, rng: &mut Rng) -> Result<Up, String> {
         let trouble = (rng.below(3) == 0).then(|| Trouble::draw(rng));
         self.inner.set_trouble(trouble);
         if let Some(trouble) = trouble {
-            self.seen.borrow_mut().happened(format!("{trouble:?} at the mount"));
+            self.events.borrow_mut().happened(format!("{trouble:?} at the mount"));
         }
         let up = self.inner.raised(boot, MountHow::default()).await;
         if let (Some(trouble), Err(first)) = (trouble, &up) {
-            self.seen.borrow_mut().refused += 1;
+            self.events.borrow_mut().refused += 1;
             self.inner.restart(self.seed);
             let up = self.inner.raised(boot, MountHow::default()).await;
             let first = &first.what;
@@ -362,11 +367,7 @@ impl Troubled {
 impl Machine for Troubled {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
-            let life = {
-                let mut seen = self.seen.borrow_mut();
-                seen.lives += 1;
-                seen.lives
-            };
+            let life = self.events.borrow_mut().power_on();
             let mut rng = Rng::stream(self.seed, "testkit.trouble", life);
             let up = match boot.oracle.get().is_some() {
                 true => self.again(&boot, &mut rng).await?,
@@ -374,7 +375,7 @@ impl Machine for Troubled {
             };
             if rng.below(2) == 0 && boot.oracle.get().is_some() {
                 let trouble = Trouble::draw(&mut rng);
-                self.seen.borrow_mut().happened(format!("{trouble:?}"));
+                self.events.borrow_mut().happened(format!("{trouble:?}"));
                 self.inner.set_trouble(Some(trouble));
                 boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
             }
@@ -390,11 +391,11 @@ impl Machine for Troubled {
         self.inner.off(at);
     }
     fn count(&self, done: &mut Done) {
-        let seen = self.seen.borrow();
-        (done.vanished, done.refused) = (seen.vanished, seen.refused);
+        let events = self.events.borrow();
+        (done.vanished, done.refused) = (events.vanished, events.refused);
     }
     fn describe(&self) -> String {
-        let events = self.seen.borrow().events.join("; ");
+        let events = self.events.borrow().said.join("; ");
         format!("{}, on a host's disk that fails ({events})", self.inner.describe())
     }
 }

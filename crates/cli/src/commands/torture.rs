@@ -265,8 +265,8 @@ impl Report<'_> {
         if vanished > 0 {
             let share = 100.0 * refused as f64 / vanished as f64;
             text += &format!(
-                "{vanished} times a die, PU, channel, chunk or run of reads vanished; {refused} mounts \
-                 were refused then ({share:.1}%)\n"
+                "{vanished} failure units vanished or host disks failed; {refused} mounts were \
+                 refused then ({share:.1}%)\n"
             );
         }
         text += &format!("{:.2} CPU seconds", self.cpu.used.as_secs_f64());

@@ -559,10 +559,11 @@ async fn erase(
     (good, failed)
 }
 
-/// What a mount lost, or may have lost, and went on without.
+/// The losses of a mount that was accepted all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
-    /// Sectors of the medium that can't be read, by place on the drive: the first of a row, and how many.
+    /// Sectors of the medium that can't be read, by place on the drive: the first of a row, and how
+    /// many.
     pub runs: Vec<(Location, u32)>,
     /// The first sector that the host could not give.
     pub host: Option<Location>,

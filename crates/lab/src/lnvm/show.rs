@@ -340,7 +340,7 @@ fn descriptors(all: &[(u64, ChunkInfo)]) -> Vec<u8> {
 const RUNS_SAID: usize = 8;
 const RUNS_KEPT: usize = 1000;
 
-/// What a mount lost, in words that follow others; nothing if it lost nothing.
+/// The losses of a mount as one text that follows a sentence; empty if it lost nothing.
 pub fn lost_text(lost: &Lost) -> String {
     mount_lines(lost).iter().map(|line| format!("; {line}")).collect()
 }
@@ -362,33 +362,35 @@ pub fn mount_lines(lost: &Lost) -> Vec<String> {
         let said = some(lost.sectors.iter().map(range_text), lost.sectors.len(), "ranges");
         let n = lost.logical();
         lines.push(format!(
-            "LOST: {n} logical sectors: {said}; reads of them fail until they are written or discarded"
+            "LOST: {n} logical sectors: {said}; reads of them fail until they are written or \
+             discarded"
         ));
     }
     if !lost.runs.is_empty() {
         let said = some(lost.runs.iter().map(run), lost.runs.len(), "places");
         lines.push(format!(
-            "LOST: {} sectors of the medium can't be read ({said})",
+            "LOST: {} sectors can't be read ({said}), and older copies of what they held may have \
+             come back",
             lost.on_medium()
         ));
     }
     if let Some(at) = lost.host {
         lines.push(format!(
-            "LOST: the host could not give {at}, the first of what may be more, and older copies of it \
-             may have come back"
+            "LOST: the host could not give {at}, the first of what may be more, and older copies \
+             of it may have come back"
         ));
     }
     if lost.torn_units > 0 {
         lines.push(format!(
-            "{} write units at the ends of open chunks can't be read: the mount takes each for one that \
-             the power cut tore",
+            "{} write units at the ends of open chunks can't be read: the mount takes each for one \
+             that the power cut tore",
             lost.torn_units
         ));
     }
     lines
 }
 
-/// The first of so many, and how many are left out.
+/// The first few of `of` items, then how many more there are.
 fn some(said: impl Iterator<Item = String>, of: usize, what: &str) -> String {
     let mut said: Vec<String> = said.take(RUNS_SAID).collect();
     if let Some(more @ 1..) = of.checked_sub(RUNS_SAID) {
@@ -413,7 +415,10 @@ pub fn lost_json(lost: &Lost) -> Value {
         run["sectors"] = json!(n);
         run
     };
-    let range = |l: &LostSectors| json!({ "first": l.first, "count": l.count, "cause": l.cause.to_string() });
+    let range = |l: &LostSectors| {
+        let cause = l.cause.to_string();
+        json!({ "first": l.first, "count": l.count, "cause": cause })
+    };
     if *lost == Lost::default() {
         return Value::Null;
     }

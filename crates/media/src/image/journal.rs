@@ -16,9 +16,10 @@
 //!   the commit before and that one's;
 //! - in the other half a frame as new as the newest half's first is of an attempt at its beginning.
 //!
-//! Anything else says that commits which were durable are gone. A frame that does not match its
-//! checksum does so, too, but for one case: after *e*, where the mark names *l*. There no commit was
-//! durable, so a write that failed in its middle has left it.
+//! Anything else says that commits which were durable are gone. So does a frame that does not match
+//! its checksum, with one exception: the mark names *l*, and the frame is after *e* or in the other
+//! half. Then no commit was durable there, and a write that failed in its middle has left the
+//! frame.
 
 use super::table::{FRAME_BYTES, ROW_BYTES, ROWS_PER_FRAME, Row};
 use super::{ImageFault, Layout, MARK_AT};
@@ -88,8 +89,9 @@ pub(super) struct Journal {
     pub(super) sum: u64,
     /// Rows of the newest half's commits, in their order.
     pub(super) rows: Vec<(u32, Row)>,
-    /// Places of frames that don't match their checksum and are of no account: in the older half, or
-    /// torn by a failed write. They are zeroed before the next commit: later they would count.
+    /// Places of frames that don't match their checksum and do no harm: they are in the older half,
+    /// or a failed write tore them. They are zeroed before the next commit, since they would be
+    /// taken for damage after it.
     pub(super) unsound: Vec<u64>,
 }
 
@@ -225,8 +227,8 @@ impl Chain {
         whole.then_some(first)
     }
 
-    /// Where this is the newest half: the first frame after its end that neither a loss of power nor a
-    /// failed write leaves there. `marked` is the commit that the mark names.
+    /// The first frame after the end of the newest half that shows damage: neither a loss of power
+    /// nor a failed write leaves it there. `marked` is the commit that the mark names.
     fn stray(&self, marked: Option<u64>) -> Option<u64> {
         let torn = marked == Some(self.last) && !mutant!("image.torn-frame-counts");
         let torn = torn || mutant!("image.torn-frame-never-counts");
@@ -268,8 +270,8 @@ impl Chain {
 }
 
 impl Journal {
-    /// Reads both halves. `marked` is the sequence of the commit that the mark names, where the format
-    /// has one and it is sound.
+    /// Reads both halves. `marked` is the sequence of the commit that the mark names; `None` for a
+    /// format without a mark.
     ///
     /// # Errors
     /// The file can't be read, or holds frames that no loss of power leaves: commits are gone.

@@ -6,12 +6,12 @@
 //! is an error, not another state: no older commit either. Never: knows what a row means.
 //!
 //! A commit syncs what it depends on, writes frames of 512 bytes behind those of the last commit,
-//! and syncs again. When a half of the journal is full, the rows that its commits changed are written
-//! in place and synced before the first frame of the other half; so a row torn in place is in the
-//! half that is still the newest, and recovery is the table overlaid with that half. A frame is a
-//! unit of tearing: it is old, new or zero. Anything else is damage, or is left by a write that failed
-//! in its middle; the mark tells which (`journal.rs`). A commit that failed never gives its sequence
-//! number to another one, so frames of two attempts do not mix.
+//! and syncs again. When a half of the journal is full, the rows that its commits changed are
+//! written in place and synced before the first frame of the other half; so a row torn in place is
+//! in the half that is still the newest, and recovery is the table overlaid with that half. A frame
+//! is a unit of tearing: it is old, new or zero. Any other frame is damage, or a write that failed
+//! in its middle has left it; the mark tells which (`journal.rs`). A commit that failed never gives
+//! its sequence number to another one, so frames of two attempts do not mix.
 //!
 //! What tells damage from a loss of power: every frame must lie where an attempt could have put it
 //! (`journal.rs`); a commit carries a sum over all rows as they are after it; and the mark, elsewhere,
@@ -57,7 +57,7 @@ pub struct Table {
     behind: BTreeSet<u32>,
     /// Where frames of the last commit lie that an earlier process wrote, and how many.
     unsure: (u64, u64),
-    /// Places of frames that are damaged or torn and of no account.
+    /// Places of frames that are damaged or torn and do no harm (`journal.rs`).
     unsound: Vec<u64>,
     /// The commit that the mark names.
     marked: u64,
@@ -225,7 +225,7 @@ impl Table {
             return Err(ImageFault::Broken);
         }
         self.clear_unsound()?;
-        // A frame that this attempt leaves torn is told from damage by a mark that names the last commit.
+        // If this attempt fails and leaves a torn frame, the mark tells the frame from damage.
         if self.marked != self.last && !mutant!("image.mark-left-behind") {
             self.write_mark()?;
         }
@@ -295,7 +295,8 @@ impl Table {
         Ok(())
     }
 
-    /// Zeroes frames that are damaged or torn and of no account: after later commits they would count.
+    /// Zeroes the frames that are damaged or torn and do no harm: after the next commit they would
+    /// be taken for damage.
     fn clear_unsound(&mut self) -> Result<(), ImageFault> {
         while let Some(at) = self.unsound.last().copied() {
             if !mutant!("image.unsound-stays") {
@@ -472,9 +473,10 @@ mod tests {
         assert_eq!((table.half, open(file.bytes(), true).unwrap().last), (0, table.last));
     }
 
-    /// A file whose writes fail as told: of one at this place so many bytes are written, then it fails.
+    /// A file of which some writes fail.
     struct Failing {
         inner: MemoryFile,
+        /// Writes that will fail, each once: (offset, bytes that are written before it fails).
         fails: std::sync::Mutex<Vec<(u64, usize)>>,
     }
 
@@ -492,8 +494,8 @@ mod tests {
         }
     }
 
-    /// A commit whose frames are written in part is no damage: the next process finds the commit before,
-    /// also where the mark of that one could not be written at once.
+    /// A commit whose frames are written in part is no damage: the next process finds the commit
+    /// before it, even if the mark of that commit could not be written at once.
     #[test]
     fn a_write_that_fails_in_its_middle_is_no_damage() {
         for is_mark_late in [false, true] {
