@@ -32,7 +32,7 @@ pub use admin::{
     BadBlockTable, DEVICE_RESERVED, Event, FACTORY_BAD, GROWN_BAD, HOST_RESERVED, MEDIA_MANAGER,
     Notice,
 };
-pub use durable::ImageInfo;
+pub use durable::{ImageInfo, ImagePlace};
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
