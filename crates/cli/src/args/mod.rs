@@ -537,6 +537,10 @@ pub(crate) struct Serve {
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
     pub(crate) sector_size: u32,
+    /// Clients may read, and change nothing; the target is mounted as ever, which may write what
+    /// belongs to it
+    #[arg(long, conflicts_with = "idiscard")]
+    pub(crate) read_only: bool,
     /// Discard what the ext4 file system on a target forgot to: blocks of inodes that are all removed, and
     /// what is named behind it, with commas between: `zeros` (blocks of zeros in inode tables), `bitmaps`
     /// (bitmaps of zeros), `journal` (what recovery does not need any more), `freed` (free blocks), or
