@@ -143,6 +143,12 @@ mod tests {
 
     const PATIENCE: Ns = Ns::from_ms(10);
 
+    /// A seat, which there is in time.
+    async fn seat_of(seats: &Seats, cx: &Cx) -> u64 {
+        let seat = crate::stop::first(seats.take(cx), cx.sleep(PATIENCE.times(10))).await;
+        seat.expect("a client makes room")
+    }
+
     #[test]
     fn whoever_lets_the_door_wait_longest_makes_room() {
         let virt = Virtual::new(1, 1, CostTable::zero());
@@ -162,14 +168,14 @@ mod tests {
                 });
             }
             let began = cx.now();
-            let late = seats.take(&cx).await;
+            let late = seat_of(&seats, &cx).await;
             assert_eq!(gone.get(), Some(1));
             let waited = cx.now() - began;
             assert!(waited < PATIENCE && waited > Ns::from_ms(8), "{waited:?}");
             let late = seats.sit(&cx, late);
             late.idles(false);
             // Nobody idles but the third.
-            let last = seats.take(&cx).await;
+            let last = seat_of(&seats, &cx).await;
             assert_eq!(gone.get(), Some(2));
             drop((seats.sit(&cx, last), late));
             assert_eq!(seats.state.lock().seats.len(), 1);
