@@ -368,7 +368,8 @@ mod tests {
             assert!(matches!(hold(&path, false), Err(ImageError::Held { .. })), "it is in use");
             let again = make(&path, true, |_| panic!("two at a time"));
             assert!(matches!(again, Err(ImageError::Held { .. })));
-            Ok(file.write_at(0, b"new").unwrap())
+            file.write_at(0, b"new").unwrap();
+            Ok(())
         });
         filled.unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
@@ -381,7 +382,10 @@ mod tests {
                 std::fs::remove_file(&path).unwrap();
             }
             std::fs::write(&other, b"another's").unwrap();
-            let late = make(&path, true, |_| Ok(std::fs::rename(&other, &path).unwrap()));
+            let late = make(&path, true, |_| {
+                std::fs::rename(&other, &path).unwrap();
+                Ok(())
+            });
             assert!(matches!(late, Err(ImageError::Changed)), "{is_there}");
             assert_eq!(std::fs::read(&path).unwrap(), b"another's");
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left");
