@@ -572,6 +572,7 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
         quiet: false,
         timing: o.timing,
         dulbe: o.dulbe,
+        limited_retry: o.limited_retry,
         commits_behind: true,
     };
     Ok(Drive::open(&on.image, &how)?)

@@ -136,6 +136,8 @@ pub struct OpenImage {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// Reads of the host fail fast ([`SsdOptions::limited_retry`]).
+    pub limited_retry: bool,
     /// A flush is accepted at once, and a thread commits while it is under way.
     pub commits_behind: bool,
 }
@@ -149,6 +151,7 @@ impl Default for OpenImage {
             quiet: false,
             timing: true,
             dulbe: false,
+            limited_retry: false,
             commits_behind: false,
         }
     }
@@ -163,6 +166,7 @@ impl OpenImage {
             faults: self.faults.clone(),
             timing: self.timing,
             dulbe: self.dulbe,
+            limited_retry: self.limited_retry,
             ..SsdOptions::default()
         }
     }
