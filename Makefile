@@ -34,6 +34,7 @@ test-all:
 test-program:
 	sh tests/readme.sh
 	sh tests/report.sh
+	sh tests/results.sh
 	sh tests/figures.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
