@@ -410,7 +410,9 @@ async fn use_it(
 ) -> Result<(), FilesError> {
     let options = Options { commit: mounting.commit, ..Options::default() };
     let (fs, found) = Fs::mount(&cx, medium, options).await.map_err(of_fs(&name))?;
-    let Mounting { at, how, clock, .. } = mounting;
+    let Mounting { at, mut how, clock, .. } = mounting;
+    // Where data is missing nothing is written, and the kernel says so at once.
+    how.read_only |= found.read_only.is_some();
     let source = mounting.image.display().to_string();
     let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, how, clock);
     let mounted = match mounted {
