@@ -2,7 +2,8 @@
 //!
 //! Owns: the chunk report of that moment, the scan of first sectors, padding that makes the end of an
 //! open chunk readable. Promises: padding holds nothing that a later recovery could take for data, and
-//! goes only behind what was written. Never: decides what a chunk means.
+//! goes only behind what was written; a chunk of which nothing can be read is named as such, and is
+//! never taken for one that was not written. Never: decides what a chunk means.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_PADDING, Oob};
@@ -20,6 +21,14 @@ pub(super) struct First {
     /// A logical sector or a type.
     pub(super) lba: u64,
     pub(super) stamp: u64,
+}
+
+/// The first records of the written chunks.
+#[derive(Default)]
+pub(in super::super) struct Firsts {
+    pub(in super::super) read: Vec<First>,
+    /// Written chunks whose first record can't be read, or not yet (`mw_cunits`).
+    pub(super) unread: Vec<u32>,
 }
 
 pub(in super::super) struct Survey {
@@ -47,32 +56,66 @@ impl Survey {
         info.is_some_and(|c| c.write_pointer > 0 && c.state != ChunkState::Offline)
     }
 
-    /// How far a chunk had been written.
+    /// Takes the chunk report again: chunks that went offline since the first one are noted, with how
+    /// far they had been written then.
+    pub(super) fn look_again(&mut self) {
+        let report = |pu| self.flash.device.chunk_report(pu, 0, self.shape.chunks_per_pu);
+        let now: Vec<ChunkInfo> = (0..self.shape.pus).flat_map(report).collect();
+        for (i, (chunk, now)) in (0..).zip(self.chunks.iter_mut().zip(now)) {
+            if now.state == ChunkState::Offline {
+                chunk.state = ChunkState::Offline;
+                self.flash.give_up_on(i);
+            }
+        }
+    }
+
+    pub(super) fn is_offline(&self, chunk: u32) -> bool {
+        let info = self.chunks.get(chunk as usize);
+        info.is_none_or(|c| c.state == ChunkState::Offline)
+    }
+
+    /// The PUs all chunks of which are offline.
+    pub(super) fn dead_pus(&self) -> Vec<u32> {
+        let per_pu = self.shape.chunks_per_pu;
+        let is_dead = |pu: &u32| (pu * per_pu..(pu + 1) * per_pu).all(|c| self.is_offline(c));
+        (0..self.shape.pus).filter(is_dead).collect()
+    }
+
+    /// How far a chunk had been written; 0 of one that was offline before this mount.
     pub(super) fn pointer(&self, chunk: u32) -> u32 {
         self.chunks.get(chunk as usize).map_or(0, |c| c.write_pointer.min(self.shape.chunk_sectors))
     }
 
-    /// The out-of-band record of the first sector of every written chunk, all PUs at a time. What can't
-    /// be read, or not yet (`mw_cunits`), is left out.
-    pub(in super::super) async fn first_records(&self, cx: &Cx) -> Vec<First> {
+    /// The out-of-band record of the first sector of every written chunk, all PUs at a time.
+    pub(in super::super) async fn first_records(&self, cx: &Cx) -> Firsts {
+        let all = (0..self.chunks.len() as u32).filter(|c| self.is_written(*c));
+        let mut firsts = Firsts { read: Vec::new(), unread: all.collect() };
+        self.read_unread(cx, &mut firsts).await;
+        firsts
+    }
+
+    /// Tries those again that could not be read.
+    pub(super) async fn read_unread(&self, cx: &Cx, firsts: &mut Firsts) {
+        let unread = std::mem::take(&mut firsts.unread);
         let tasks: Vec<_> = (0..self.shape.pus)
             .map(|pu| {
-                let chunks = pu * self.shape.chunks_per_pu..(pu + 1) * self.shape.chunks_per_pu;
-                let chunks: Vec<u32> = chunks.filter(|c| self.is_written(*c)).collect();
+                let of_pu = |c: &u32| c / self.shape.chunks_per_pu == pu && self.is_written(*c);
+                let chunks: Vec<u32> = unread.iter().copied().filter(of_pu).collect();
                 let (flash, their_cx) = (self.flash.clone(), cx.clone());
                 cx.spawn_join(async move { read_first(&flash, &their_cx, &chunks).await })
             })
             .collect();
-        let mut all = Vec::new();
         for task in tasks {
-            all.extend(task.await);
+            let (read, unread) = task.await;
+            firsts.read.extend(read);
+            firsts.unread.extend(unread);
         }
-        all
+        firsts.read.sort_by_key(|first| first.chunk);
     }
 
     /// The first records of some chunks, by chunk; what can't be read is left out.
     pub(super) async fn firsts_of(&self, cx: &Cx, chunks: &[u32]) -> BTreeMap<u32, First> {
-        let firsts = read_first(&self.flash, cx, chunks).await;
+        let (firsts, _) = read_first(&self.flash, cx, chunks).await;
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
@@ -134,8 +177,9 @@ pub(in super::super) async fn pad(
     counted
 }
 
-async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
-    let mut found = Vec::new();
+/// The first records of some chunks, and the chunks of which they can't be read.
+async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> (Vec<First>, Vec<u32>) {
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
     for some in chunks.chunks(VECTOR_MAX) {
         let mut some = some.to_vec();
         for _ in 0..=RETRIES {
@@ -157,6 +201,7 @@ async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
                 break;
             }
         }
+        unread.extend(some);
     }
-    found
+    (found, unread)
 }
