@@ -162,7 +162,7 @@ fn recovered(r: &Recovery) -> Recovered {
         ("unreadable_chunks", json!(r.unreadable.len())),
     ];
     let meta = r.meta.as_ref();
-    let lost = meta.map_or_else(Vec::new, |m| m.lost.iter().map(|at| (*at, 1)).collect());
+    let lost = meta.map_or_else(Vec::new, |m| m.lost.clone());
     Recovered {
         found: r.found,
         clean: None,
