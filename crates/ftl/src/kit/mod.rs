@@ -313,6 +313,7 @@ impl DriveFtl {
     pub async fn stop(&self, cx: &Cx) {
         self.drain(cx).await;
         self.leave_snapshot(cx).await;
+        self.note_offline(cx).await;
         self.end(cx).await;
     }
 

@@ -290,6 +290,8 @@ pub(super) struct Place {
     pub(super) lend: bool,
     /// [`Place::bad_chunks`] says something else than when it was asked last.
     stock_changed: bool,
+    /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a stop asks.
+    offline: Vec<u64>,
 }
 
 /// How a device is divided.
@@ -355,6 +357,7 @@ impl Place {
             opened: 0,
             lend: false,
             stock_changed: true,
+            offline: Vec::new(),
             layout,
         }
     }
@@ -466,7 +469,21 @@ impl Place {
     /// they held is noted as lost, or elsewhere.
     pub(super) fn bad_chunks(&mut self) -> Vec<u64> {
         self.stock_changed = false;
-        self.bits(|_, flags| flags & RETIRED != 0)
+        let mut bad = self.bits(|_, flags| flags & RETIRED != 0);
+        bad.iter_mut().zip(&self.offline).for_each(|(bad, offline)| *bad |= offline);
+        bad
+    }
+
+    /// Takes note of chunks that have gone offline in this life, in a device that is being stopped: what they
+    /// hold is lost. `report`: all chunks by [`Layout::chunk_index`]. False if there are none.
+    pub(super) fn take_offline(&mut self, report: &[ChunkInfo]) -> bool {
+        self.offline = vec![0; self.chunks.len().div_ceil(64)];
+        let fresh =
+            |at: usize| report[at].state == ChunkState::Offline && self.chunks[at] & RETIRED == 0;
+        let fresh: Vec<usize> = (0..report.len()).filter(|at| fresh(*at)).collect();
+        fresh.iter().for_each(|at| self.offline[at / 64] |= 1 << (at % 64));
+        self.stock_changed |= !fresh.is_empty();
+        !fresh.is_empty()
     }
 
     /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait for an
@@ -490,7 +507,9 @@ impl Place {
     /// The copy at this place is in a chunk that is bad.
     pub(super) fn is_gone(&self, at: u32) -> bool {
         let (line, position, _) = self.layout.in_chunk(at);
-        self.retired > 0 && self.is_retired(line, position)
+        let chunk = self.layout.chunk_index(line, position);
+        let offline = self.offline.get(chunk / 64).is_some_and(|w| w >> (chunk % 64) & 1 == 1);
+        offline || self.retired > 0 && self.is_retired(line, position)
     }
 
     /// All chunks at this position are bad.

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
+use super::map::Entry;
 use super::place::{Layout, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
@@ -145,6 +146,26 @@ impl DriveFtl {
         self.settled.wait(cx, over).await;
     }
 
+    /// Where a stop has left no snapshot: notes the chunks that have gone offline in this life, and what was
+    /// in them as lost. Else the next mount could not tell, and would be refused.
+    pub(super) async fn note_offline(&self, cx: &Cx) {
+        {
+            let mut c = self.controller.lock();
+            if c.capacitors || c.at_rest || mutant!("kit.stop-notes-nothing") {
+                return;
+            }
+            let numbers = c.place.layout.chunk_numbers();
+            let report = |pu: u32| self.device.chunk_report(pu, 0, numbers);
+            let report = c.place.layout.by_number(report);
+            if !c.place.take_offline(&report) {
+                return;
+            }
+            c.touch_gone();
+        }
+        self.sync(cx).await;
+        self.rest_without_spare(cx).await;
+    }
+
     /// Waits until all covered slots are programmed, or no more can be.
     async fn wait_for(&self, cx: &Cx, ready: impl Fn(&Controller) -> bool) {
         let over = || {
@@ -246,6 +267,17 @@ impl Controller {
             self.hold(page);
         }
         self.barriers.asked
+    }
+
+    /// Has the pages of trims say of what is lost.
+    fn touch_gone(&mut self) {
+        for lba in 0..self.map.capacity() {
+            if let Entry::Media(at) = self.map.get(lba)
+                && self.place.is_gone(at)
+            {
+                self.pages.touch_trims(lba, lba + 1);
+            }
+        }
     }
 
     /// Makes the pages of notes that differ from what is on the medium; false if none does.

@@ -57,6 +57,11 @@ impl Ssd {
     fn reset_chunk(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, mode: CellMode) {
         let index = run.index;
         let state = chan.cells.chunk(index).state;
+        // The caller may not have heard yet that the die is dead, and which programs it has not taken.
+        let untold = chan.dead[run.die as usize] && state != ChunkState::Offline;
+        if untold && !mutant!("device.dead-die-keeps-rules") {
+            return cmd.fail(run.first, Status::OfflineChunk);
+        }
         let refused = match state {
             ChunkState::Free => (!self.spec.limits.reset_free).then_some(Rule::ResetFree),
             ChunkState::Open => (!self.spec.limits.reset_open).then_some(Rule::ResetOpen),
@@ -71,9 +76,6 @@ impl Ssd {
                 false => self.refuse(cmd, run.first, rule, status, seen),
             }
             return;
-        }
-        if chan.dead[run.die as usize] {
-            return cmd.fail(run.first, Status::OfflineChunk);
         }
         let open = chan.cells.open_on(run.die);
         let at = self.device_time(cmd.now);

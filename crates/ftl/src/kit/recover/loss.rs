@@ -131,6 +131,7 @@ impl Mount<'_> {
             |bits: &[u64], at: usize| bits.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
         let dead = |position: u32| self.is_dead(position);
         let dead: Vec<bool> = (0..self.layout.positions).map(dead).collect();
+        let alive = dead.iter().any(|dead| !dead);
         let blank = !found.any.iter().any(|any| *any) && found.unreadable.is_empty();
         let counts = self.lines_that_count(found);
         let missed = |(line, position): &(u32, u32)| {
@@ -142,7 +143,7 @@ impl Mount<'_> {
                     Notes::Pages | Notes::Lost => {
                         dead[*position as usize] || counts[*line as usize]
                     }
-                    Notes::None => dead[*position as usize] && !blank,
+                    Notes::None => dead[*position as usize] && !(blank && alive),
                 }
         };
         self.layout.chunks().filter(missed).collect()
@@ -179,11 +180,14 @@ impl Mount<'_> {
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);
-        // Where nothing can be read at all the first life may have been cut at its very first erase.
-        let lives = if found.any.iter().any(|any| *any) { LIVES } else { 1 };
+        // What an erased line held is elsewhere. Where nothing can be read at all only a creation was cut, which
+        // erases what is not in SLC mode yet, a line at a time.
+        let blank = !found.any.iter().any(|any| *any);
+        let slc = |line: u32| u32::from(self.layout.is_slc(line));
+        let lives = |line: u32| if blank { slc(line) } else { LIVES };
         let few = |chunk: &(u32, u32)| match single(&chunk.0) {
-            true => alone.len() <= (lives * self.layout.positions) as usize,
-            false => wide.len() <= lives as usize,
+            true => alone.len() <= (lives(chunk.0) * self.layout.positions) as usize,
+            false => wide.len() <= lives(chunk.0) as usize,
         };
         unread.retain(|chunk, _| !(erased(chunk) && few(chunk)));
     }

@@ -87,11 +87,11 @@ pub enum MountError {
         /// Logical sectors, by the configuration.
         capacity: u64,
     },
-    /// The host could not give a sector of the device's image. What it holds may be younger than what
-    /// can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
+    /// The host could not give a sector of the device's image, or did not take one of padding, without
+    /// which others can't be read. What these hold may be younger than what can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
-        "the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
-         its disk fails; older copies of what it holds would be taken for it"
+        "the host can't give or take sector {sector} of chunk {chunk} on PU {pu}: the image is \
+         damaged, or its disk is full or fails; older copies of what it holds would be taken for it"
     )]
     Host { pu: u32, chunk: u32, sector: u32 },
     /// Sectors that were good once can't be read, and nothing says whose they were.
@@ -222,6 +222,7 @@ impl DriveFtl {
         if dump.is_none() && !mutant!("kit.roots-not-outdated") {
             mount.outdate_roots().await;
         }
+        mount.check_host(&config)?;
         mount.step("pad open chunks");
         let mut found = mount.scan(pages.count(), dump).await;
         mount.check_host(&config)?;
@@ -244,7 +245,7 @@ impl DriveFtl {
         let losses = mount.judge_unreadable(&mut pages, &found, dump, how)?;
         mount.report.lost = mount.lost_places(&losses);
         let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older"))
-            .then_some((stamp, host as u32));
+            .then_some((stamp.max(1), host as u32));
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
@@ -297,7 +298,8 @@ impl Mount<'_> {
         self.layout.chunk_index(line, position)
     }
 
-    /// What the host could not give is not torn, nor gone: what it holds counts, and nobody knows it.
+    /// A sector that the host could not give is not torn, nor gone: what it holds counts, and nobody knows
+    /// it. Without the padding that it did not take, what lies in front of that can't be read.
     fn check_host(&self, config: &DriveConfig) -> Result<(), MountError> {
         let failed = self.medium.host_failed().filter(|_| !config.accept_lost_sectors);
         let Some(at) = failed.filter(|_| !mutant!("kit.host-fault-is-torn")) else {
@@ -359,8 +361,7 @@ impl Mount<'_> {
                     continue;
                 }
                 joins.extend(work.pop_front().map(|due| {
-                    let (device, layout) = (self.device.clone(), self.layout.clone());
-                    let job = pad_chunk(self.cx.clone(), device, layout, position, due);
+                    let job = pad_chunk(self.cx.clone(), self.medium.clone(), position, due);
                     self.cx.spawn_join(job)
                 }));
             }
@@ -444,25 +445,28 @@ impl Mount<'_> {
 /// programmed in the native mode and in SLC mode, and the physical sectors that failed.
 async fn pad_chunk(
     cx: Cx,
-    device: Arc<dyn Device>,
-    layout: Layout,
+    medium: Medium,
     position: u32,
     (line, from, end): (u32, u32, u32),
 ) -> ((u64, u64), Vec<u32>) {
+    let (device, layout) = (&*medium.device, &medium.layout);
     let (mut padded, mut failed) = ((0, 0), Vec::new());
     let mut at = from;
     while at < end {
         let region = layout.of(line);
         let n = (region.unit - region.in_unit(at)).min(end - at);
-        let done = pad(&cx, &*device, &layout, line, position, at, n).await;
+        let done = pad(&cx, device, layout, line, position, at, n).await;
         let status = |i: u32| done.status(i as usize);
         let moved = (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
         match layout.is_slc(line) {
             true => padded.1 += moved,
             false => padded.0 += moved,
         }
-        let bad = (0..n).filter(|i| !status(*i).is_ok());
-        failed.extend(bad.map(|i| layout.sector_at(line, position, at + i)));
+        let place = |i: u32| layout.sector_at(line, position, at + i);
+        if !mutant!("kit.refused-padding-is-torn") {
+            medium.note_refusal(&done, &(0..n).map(place).collect::<Vec<_>>());
+        }
+        failed.extend((0..n).filter(|i| !status(*i).is_ok()).map(place));
         if !(0..n).all(|i| status(i).moved_pointer()) {
             break;
         }

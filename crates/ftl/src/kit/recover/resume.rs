@@ -420,8 +420,9 @@ impl Mount<'_> {
             self.padded.0 += (0..unit).filter(|i| status(i).moved_pointer()).count() as u64;
             let bad: Vec<u32> = (0..unit).filter(|i| !status(i).is_ok()).collect();
             any |= bad.is_empty();
-            let layout = &self.layout;
-            self.failed.extend(bad.iter().map(|i| layout.sector_at(line, position, from + i)));
+            let at = |i: u32| self.layout.sector_at(line, position, from + i);
+            self.medium.note_refusal(&done, &(0..unit).map(at).collect::<Vec<_>>());
+            self.failed.extend(bad.into_iter().map(at));
         }
         any
     }

@@ -30,7 +30,7 @@ const FEW: usize = 1024;
 pub(super) struct Medium {
     pub(super) device: Arc<dyn Device>,
     pub(super) layout: Layout,
-    /// The first sector that the host could not give: no try says what it holds.
+    /// The first sector that the host could not give, so no try says what it holds, or take as padding.
     host_failed: Arc<Mutex<Option<u32>>>,
 }
 
@@ -39,7 +39,18 @@ impl Medium {
         Medium { device, layout, host_failed: Arc::default() }
     }
 
-    /// The first physical sector that the host could not give.
+    /// Notes the first physical sector of a command, `ats`, that the host could not give or take.
+    pub(super) fn note_refusal(&self, done: &Completion, ats: &[u32]) {
+        if done.failed == 0 {
+            return;
+        }
+        let failed = (0..).zip(ats).find(|(k, _)| done.status(*k) == Status::HostFault);
+        if let Some((_, at)) = failed {
+            self.host_failed.lock().get_or_insert(*at);
+        }
+    }
+
+    /// The first physical sector that the host could not give or take.
     pub(super) fn host_failed(&self) -> Option<u32> {
         *self.host_failed.lock()
     }
@@ -63,12 +74,7 @@ async fn read_sectors(
     let flags = Flags { cause: Cause::Metadata, ..Flags::default() };
     let request = Request::read(&addrs, content, &mut oob).with(flags).whole(whole);
     let done = device.io(cx, request).await;
-    if done.failed != 0 {
-        let failed = (0..).zip(&ats).find(|(k, _)| done.status(*k) == Status::HostFault);
-        if let Some((_, at)) = failed {
-            medium.host_failed.lock().get_or_insert(*at);
-        }
-    }
+    medium.note_refusal(&done, &ats);
     (done, bytes, oob)
 }
 

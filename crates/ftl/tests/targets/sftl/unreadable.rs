@@ -1,7 +1,7 @@
 //! Chunks that can't be read at a mount: they are unknown, and never empty.
 
 use super::*;
-use flashlane_ftl::layer::Layer;
+use flashlane_ftl::layer::{Layer, Stop as LayerStop};
 use flashlane_ftl::sftl::UnreadableCause;
 
 const A: (u32, u32) = (0, 0);
@@ -217,6 +217,8 @@ fn a_dead_die_is_in_doubt_until_it_is_given_up() {
             get(&ftl, &cx, (0, 0), 0, 2).await.is_err()
                 || get(&ftl, &cx, (0, 1), 0, 2).await.is_err()
         );
+        // Without a stop the page-mapped region can't tell what it had on that die.
+        Layer::stop(ftl, &cx, LayerStop::Clean).await.expect("a stop");
     });
     for _ in 0..2 {
         drive.mounted(|cx, ftl| async move {
