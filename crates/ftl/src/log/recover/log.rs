@@ -8,7 +8,7 @@
 use super::super::format::Uuid;
 use super::facts::Facts;
 use super::history::{self, History};
-use super::survey::{Firsts, Survey};
+use super::survey::{Firsts, Survey, first_program};
 use super::{MountError, MountOptions, metadata_chunks};
 use crate::patience::read_again;
 use flashlane_base::mutant;
@@ -29,7 +29,12 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    fn of(survey: &Survey, firsts: &Firsts, log: Option<(&History, &Facts)>) -> Hidden {
+    async fn of(
+        cx: &Cx,
+        survey: &Survey,
+        firsts: &Firsts,
+        log: Option<(&History, &Facts)>,
+    ) -> Hidden {
         let per_pu = survey.shape.chunks_per_pu;
         let mut hidden = Hidden { per_pu, ..Hidden::default() };
         let (mut known, mut closed) = (BTreeSet::new(), BTreeSet::<u32>::new());
@@ -61,13 +66,14 @@ impl Hidden {
             if is_known || is_early || is_full || is_dead {
                 continue;
             }
-            // A torn program takes its own unit along, and its page pairs.
-            let first = survey.shape.unit + survey.shape.pair_pads;
-            match info.write_pointer > first {
+            match info.write_pointer > first_program(&survey.shape) {
                 true => hidden.chunks.push(chunk),
                 false => hidden.begun.push(chunk),
             }
         }
+        // What holds no more than a torn program a mount has padded: that it can be read is no news.
+        let torn = survey.torn_at_first(cx, &hidden.chunks).await;
+        hidden.chunks.retain(|chunk| !torn.contains(chunk));
         hidden
     }
 
@@ -110,7 +116,7 @@ pub(super) async fn read(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>) -> 
     .await;
     // Nothing was found; but there is something that can't be read.
     let is_nothing = matches!(log, Err(MountError::NoTarget | MountError::LogLost));
-    let hidden = Hidden::of(survey, &firsts, None);
+    let hidden = Hidden::of(cx, survey, &firsts, None).await;
     if is_nothing {
         hidden.check(&MountOptions::default())?;
     }
@@ -120,7 +126,7 @@ pub(super) async fn read(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>) -> 
 async fn read_once(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>, firsts: &Firsts) -> Read {
     let history = history::read(cx, survey, wanted, firsts).await?;
     let facts = Facts::of(&history, &survey.shape);
-    let hidden = Hidden::of(survey, firsts, Some((&history, &facts)));
+    let hidden = Hidden::of(cx, survey, firsts, Some((&history, &facts))).await;
     Ok((history, facts, hidden))
 }
 

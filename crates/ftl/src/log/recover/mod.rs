@@ -417,10 +417,10 @@ impl HostFtl {
                     continue;
                 }
                 let (me, their_cx) = (self.clone(), cx.clone());
-                let (chunk, sequence) = (span.chunk, line.told.sequence);
+                let chunk = span.chunk;
                 tasks.push(cx.spawn_join(async move {
                     let (unit, range) = (me.shape.unit, (from, to));
-                    survey::pad(&me.flash, &their_cx, chunk, range, sequence, unit).await
+                    survey::pad(&me.flash, &their_cx, chunk, range, unit).await
                 }));
             }
         }

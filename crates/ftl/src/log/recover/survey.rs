@@ -119,6 +119,33 @@ impl Survey {
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
+    /// Of these chunks, whose first record can't be read, those that hold nothing but one torn program:
+    /// the next record that can be read is a mount's padding.
+    pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
+        let mut torn = BTreeSet::new();
+        let step = self.flash.geo.ws_min;
+        let sectors: Vec<u32> =
+            (step..=first_program(&self.shape)).step_by(step as usize).collect();
+        for chunk in chunks {
+            for some in sectors.chunks(VECTOR_MAX) {
+                let addrs = some.iter().map(|s| self.flash.addresses(*chunk, *s, 1)[0]);
+                let addrs: Vec<_> = addrs.collect();
+                let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+                let (kind, cause) = ((0, true), Cause::Metadata);
+                let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
+                let Some(next) = (0..some.len()).find(|i| done.status(*i).is_ok()) else {
+                    continue;
+                };
+                let (lba, stamp, _) = Oob::decode_raw(&oob[next]);
+                if (lba, stamp) == (LBA_PADDING, OF_MOUNT) {
+                    torn.insert(*chunk);
+                }
+                break;
+            }
+        }
+        torn
+    }
+
     /// Pads open chunks behind what was written, until the medium gives all of that back.
     pub(super) async fn make_readable(&mut self, cx: &Cx, chunks: impl IntoIterator<Item = u32>) {
         let mut tasks = Vec::new();
@@ -132,7 +159,7 @@ impl Survey {
             let range = (self.pointer(chunk), padded_end(&self.shape, self.pointer(chunk)));
             let (flash, their_cx, unit) = (self.flash.clone(), cx.clone(), self.shape.unit);
             tasks.push(
-                cx.spawn_join(async move { pad(&flash, &their_cx, chunk, range, 0, unit).await }),
+                cx.spawn_join(async move { pad(&flash, &their_cx, chunk, range, unit).await }),
             );
         }
         for task in tasks {
@@ -141,21 +168,32 @@ impl Survey {
     }
 }
 
-/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
-/// needs to give back what is before them.
-pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
-    let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
-    (pointer + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
+/// Sectors at the beginning of a chunk that one program can take along when the power cut tears it: its
+/// own unit, and its page pairs.
+pub(super) fn first_program(shape: &Shape) -> u32 {
+    shape.unit + shape.pair_pads
 }
 
-/// Programs padding over `from .. end` of a chunk, stamped with a line's sequence, as far as the chunk
-/// takes it. Returns the sectors that the medium counts.
+/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
+/// needs to give back what is before them. Where that may be one torn program, a unit more: of that unit
+/// the record can be read, by which a later mount knows that the chunk holds nothing else.
+pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
+    let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
+    let is_first = pointer <= first_program(shape) && window > 0;
+    let more = if is_first && !mutant!("log.torn-first-unmarked") { shape.unit } else { 0 };
+    (pointer + more + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
+}
+
+/// The stamp of padding that a mount or a stop writes; any other padding has one above.
+const OF_MOUNT: u64 = 0;
+
+/// Programs a mount's padding over `from .. end` of a chunk, as far as the chunk takes it. Returns the
+/// sectors that the medium counts.
 pub(in super::super) async fn pad(
     flash: &Flash,
     cx: &Cx,
     chunk: u32,
     (from, end): (u32, u32),
-    sequence: u64,
     unit: u32,
 ) -> u64 {
     let zeros = Arc::new(vec![0u8; unit as usize * SECTOR_BYTES]);
@@ -163,7 +201,7 @@ pub(in super::super) async fn pad(
     while at < end {
         // The first piece may only complete a unit whose beginning was programmed.
         let n = (unit - at % unit).min(end - at);
-        let tag = (LBA_PADDING, sequence);
+        let tag = (LBA_PADDING, OF_MOUNT);
         let bytes = &zeros[..n as usize * SECTOR_BYTES];
         let ticket = flash.submit_meta(cx, (chunk, at), bytes, tag, Cause::PaddingGc);
         let done = flash.device.wait(cx, ticket).await;
