@@ -57,9 +57,10 @@ impl Ssd {
     fn reset_chunk(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, mode: CellMode) {
         let index = run.index;
         let state = chan.cells.chunk(index).state;
-        // The caller may not have heard yet that the die is dead, and which programs it has not taken.
-        let untold = chan.dead[run.die as usize] && state != ChunkState::Offline;
-        if untold && !mutant!("device.dead-die-keeps-rules") {
+        // Before the rules: a program that a dead die did not take left the chunk free or open, and the
+        // caller may know no more than that it failed.
+        let dead = chan.dead[run.die as usize] && state != ChunkState::Offline;
+        if dead && !mutant!("device.dead-die-reset-judged") {
             return cmd.fail(run.first, Status::OfflineChunk);
         }
         let refused = match state {
@@ -76,6 +77,9 @@ impl Ssd {
                 false => self.refuse(cmd, run.first, rule, status, seen),
             }
             return;
+        }
+        if dead {
+            return cmd.fail(run.first, Status::OfflineChunk);
         }
         let open = chan.cells.open_on(run.die);
         let at = self.device_time(cmd.now);

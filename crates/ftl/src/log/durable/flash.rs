@@ -42,7 +42,7 @@ pub(in crate::log) struct Flash {
     pub(in crate::log) format: PpaFormat,
     /// Address of sector 0 of each chunk of the target.
     pub(in crate::log) chunk_base: Arc<[Ppa]>,
-    /// The first sector, (chunk, sector), that the host could not give.
+    /// The first sector, (chunk, sector), that the host could not give or take.
     host_failed: Arc<Mutex<Option<(u32, u32)>>>,
     /// Chunks of which a mount has waited for a read in vain.
     hopeless: Arc<Mutex<BTreeSet<u32>>>,
@@ -73,7 +73,7 @@ impl Flash {
         self.hopeless.lock().insert(chunk);
     }
 
-    /// The first sector, (chunk, sector), that the host could not give.
+    /// The first sector, (chunk, sector), that the host could not give or take.
     pub(in crate::log) fn host_failed(&self) -> Option<(u32, u32)> {
         *self.host_failed.lock()
     }
@@ -141,9 +141,14 @@ impl Flash {
             && let Some(at) = self.format.unpack(addrs[k])
         {
             let chunk = at.pu * self.geo.chunks_per_pu + at.chunk;
-            self.host_failed.lock().get_or_insert((chunk, at.sector));
+            self.note_host_failure((chunk, at.sector));
         }
         done
+    }
+
+    /// The host could not give this sector, (chunk, sector), or did not take a mount's padding for it.
+    pub(in crate::log) fn note_host_failure(&self, at: (u32, u32)) {
+        self.host_failed.lock().get_or_insert(at);
     }
 
     /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not

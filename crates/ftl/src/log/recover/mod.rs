@@ -115,8 +115,8 @@ pub enum MountError {
     /// The host could not give a sector of the device's image. What it holds may be younger than what can
     /// be read. [`MountOptions::accept_lost`] mounts it all the same.
     #[error(
-        "the host can't give sector {} of chunk {}: the image is damaged, or its disk fails; older \
-         copies of what it holds would be taken for it", first.1, first.0
+        "the host can't give or take sector {} of chunk {}: the image is damaged, or its disk fails; older \
+         copies of what is there would be taken for it", first.1, first.0
     )]
     Host {
         /// Chunk of the target and sector.
@@ -222,7 +222,7 @@ impl HostFtl {
         report.padded_sectors = survey.padded;
         let mut lines = found_lines(&ftl.shape, &survey, &facts);
         let mut early = ftl.read_early(cx, &survey, &facts, &lines);
-        let began = ftl.begin_life(cx, &survey, &mut history, &mut lines, &options);
+        let began = ftl.begin_life(cx, &mut history, &mut lines, &options);
         let began = began.await.map(|padded| report.padded_sectors += padded);
         clock.step(cx, &mut report, "log copied, started, open lines padded");
         let map = early.map.await;
@@ -244,7 +244,7 @@ impl HostFtl {
         report.host_failed = ftl.flash.host_failed();
         report.generation = ftl.journal.generation;
         if !options.read_only {
-            ftl.settle(cx, lines, contents, report.clean).await?;
+            ftl.settle(cx, lines, contents, &report).await?;
             if !mutant!("log.mount-unsettled") {
                 ftl.outlive_host(cx).await?;
             }
@@ -369,7 +369,6 @@ impl HostFtl {
     async fn begin_life(
         self: &Arc<Self>,
         cx: &Cx,
-        survey: &Survey,
         history: &mut History,
         lines: &mut [Found],
         options: &MountOptions,
@@ -383,7 +382,7 @@ impl HostFtl {
         };
         let tail = history.tail().map(records);
         self.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
-        self.pad_open_lines(cx, survey, lines).await
+        self.pad_open_lines(cx, lines).await
     }
 
     /// Pads the ends of open lines' chunks so that they can be read. Before that it is on record how far
@@ -391,7 +390,6 @@ impl HostFtl {
     async fn pad_open_lines(
         self: &Arc<Self>,
         cx: &Cx,
-        survey: &Survey,
         lines: &mut [Found],
     ) -> Result<u64, MountError> {
         let open = |l: &&mut Found| l.told.closed.is_none() && l.spans.iter().any(|s| s.end > 0);
@@ -410,7 +408,8 @@ impl HostFtl {
         let mut tasks = Vec::new();
         for line in lines.iter_mut().filter(open) {
             for span in &line.spans {
-                let info = &survey.chunks[span.chunk as usize];
+                // As it is now: while its log could not be read, it may have been padded as a part of that.
+                let info = self.chunk_info(span.chunk);
                 let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
                 let unneeded = info.state != ChunkState::Open || from >= to;
                 if unneeded || mutant!("log.open-lines-unpadded") {
@@ -502,6 +501,14 @@ impl HostFtl {
                     None => {
                         let content = reader.read(cx, &line.told, &line.spans, None).await;
                         replay.claim_line(&line.told.chunks, &content);
+                        // The medium may have failed since it was read above.
+                        let lost =
+                            content.lost.iter().filter(|unit| !report.lost_units.contains(unit));
+                        let lost: Vec<Place> = lost.copied().collect();
+                        if !lost.is_empty() && !mutant!("log.lost-since-forgotten") {
+                            bound = bound.max(line.told.bound.unwrap_or(facts.ceiling));
+                            report.lost_units.extend(lost);
+                        }
                     }
                 }
             }
@@ -528,8 +535,10 @@ impl HostFtl {
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
             if let Entry::Vacant(place) = contents.entry(line.id) {
                 let ahead = ahead.remove(&line.id);
-                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
-                // The map has what they hold already: no older copy comes back for what can't be read.
+                let mut content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                // The map has what they hold already. Their closing metadata gets it from there, for what
+                // is gone: so that no older copy comes back in a later life, either.
+                replay::entries_of_map(self, &line.spans, &mut content, facts.ceiling);
                 note(report, &content);
                 place.insert(content);
             }
@@ -555,7 +564,7 @@ impl HostFtl {
         cx: &Cx,
         lines: Vec<Found>,
         mut contents: BTreeMap<u32, Content>,
-        clean: bool,
+        report: &Recovery,
     ) -> Result<(), MountError> {
         let mut open = Vec::new();
         let mut freed = Vec::new();
@@ -563,7 +572,10 @@ impl HostFtl {
             let infos: Vec<ChunkInfo> =
                 line.told.chunks.iter().map(|chunk| self.chunk_info(*chunk)).collect();
             let is_open = line.told.closed.is_none();
-            if is_open && self.lines.valid(line.id) == 0 {
+            // Not where losses were accepted: with the line the next mount would forget its lost units,
+            // if the power fails before the checkpoint has the errors that they have become.
+            let stays = !report.lost_units.is_empty() && !mutant!("log.lost-lines-freed");
+            if is_open && self.lines.valid(line.id) == 0 && !stays {
                 freed.push(line);
                 continue;
             }
@@ -592,7 +604,7 @@ impl HostFtl {
             }
         }
         // The checkpoint that a clean stop ends with says all that there is to say.
-        let nothing_new = clean && open.is_empty() && freed.is_empty();
+        let nothing_new = report.clean && open.is_empty() && freed.is_empty();
         open.iter().for_each(|line| self.pools.of_line(*line).lock().stop_filling(*line));
         // It needs nothing of what is to be closed: the map has all that is in there, and how far that had
         // been written is on record. Nor have users to wait for more than they would live.

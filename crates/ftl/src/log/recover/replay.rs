@@ -8,11 +8,13 @@
 //! nothing else grows with the target.
 
 use super::super::HostFtl;
-use super::super::format::{LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, unpack_entry};
+use super::super::format::{
+    LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, pack_entry, unpack_entry,
+};
 use super::super::map::Entry;
+use super::super::pool::PoolState;
 use super::facts::{Checkpoint, Event, Facts, ShardPlace};
-use super::scan::Content;
-use super::scan::Place;
+use super::scan::{Content, Place, Span};
 use crate::layer::{LostCause, LostSectors};
 use crate::patience::read_again;
 use flashlane_base::{SECTOR_BYTES, mutant};
@@ -410,6 +412,29 @@ impl<'a> Replay<'a> {
 
     fn is_on_medium(&self, addr: u64) -> bool {
         addr < self.ftl.flash.geo.sectors()
+    }
+}
+
+/// Gives the entries of units of a line whose chunks are gone what the map says of them. Their stamps are
+/// not known: as high as any of before, and no copy in a later life is below that.
+pub(super) fn entries_of_map(ftl: &HostFtl, spans: &[Span], content: &mut Content, ceiling: u64) {
+    let gone: BTreeSet<u32> = spans.iter().filter(|s| s.is_gone).map(|s| s.chunk).collect();
+    let units = content.lost.iter().filter(|(chunk, _)| gone.contains(chunk));
+    let units: BTreeSet<Place> = units.copied().collect();
+    if units.is_empty() || mutant!("log.lost-entries-empty") {
+        return;
+    }
+    let (unit, chunk_sectors) = (ftl.shape.unit, u64::from(ftl.shape.chunk_sectors));
+    let column: BTreeMap<u32, usize> = spans.iter().map(|s| s.chunk).zip(0..).collect();
+    for lba in 0..ftl.info.capacity {
+        let Entry::Media(addr) = ftl.map.get(lba) else { continue };
+        let (chunk, sector) = ((addr / chunk_sectors) as u32, (addr % chunk_sectors) as u32);
+        if let Some(at) = column.get(&chunk)
+            && units.contains(&(chunk, sector / unit * unit))
+        {
+            let i = PoolState::entry_index(&ftl.shape, spans.len(), *at, sector);
+            content.entries[i] = pack_entry(lba, ceiling);
+        }
     }
 }
 

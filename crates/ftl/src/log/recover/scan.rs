@@ -13,9 +13,10 @@ use super::super::format::{
 };
 use super::super::pool::{PoolState, Shape};
 use super::facts::Told;
+use super::survey::first_program;
 use crate::patience::read_again;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::Cause;
+use flashlane_ocssd::device::{Cause, ChunkState};
 use flashlane_rt::{Cx, Join};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -198,6 +199,7 @@ impl Reader {
                         None => Scanned::default(),
                     };
                     me.scan_chunk(&their_cx, span, span.end, &mut out).await;
+                    me.doubt(&their_cx, span, &mut out).await;
                     out
                 })
             })
@@ -245,6 +247,57 @@ impl Reader {
             out.lost.append(&mut out.torn);
             out.lost.sort_unstable();
         }
+    }
+
+    /// What can't be read at the end of a chunk is torn only if the chunk can be read: its beginning, or
+    /// the padding behind its end, which this mount wrote. Before and after that the same units fail.
+    /// Else what they hold is unknown, so it counts as lost.
+    async fn doubt(&self, cx: &Cx, span: Span, out: &mut Scanned) {
+        const ROUNDS: u32 = 4;
+        if mutant!("log.torn-undoubted") {
+            return;
+        }
+        for _ in 0..ROUNDS {
+            if out.torn.is_empty() {
+                return;
+            }
+            let Some(sector) = self.witness(span, out) else { return };
+            let mut is_readable = false;
+            for _ in 0..=RETRIES {
+                let seen = self.look(cx, span.chunk, sector, 1, false);
+                is_readable = is_readable || seen.await[0].sure;
+            }
+            if !is_readable {
+                break;
+            }
+            let before = std::mem::take(out);
+            self.scan_chunk(cx, span, span.end, out).await;
+            if out.torn == before.torn {
+                return;
+            }
+        }
+        out.lost.append(&mut out.torn);
+        out.lost.sort_unstable();
+    }
+
+    /// A sector of this chunk that can be read, whatever a power cut tore or a failed program left. Of a
+    /// chunk that holds too little there may be none.
+    fn witness(&self, span: Span, out: &Scanned) -> Option<u32> {
+        let per_pu = self.shape.chunks_per_pu;
+        let (pu, chunk) = (span.chunk / per_pu, span.chunk % per_pu);
+        let info = self.flash.device.chunk_report(pu, chunk, 1).first().copied()?;
+        let readable = match info.state {
+            ChunkState::Open => info.write_pointer.saturating_sub(self.shape.window),
+            _ => info.write_pointer,
+        };
+        if readable > span.end {
+            return Some(span.end);
+        }
+        let good = out.sectors.iter().position(|(entry, verified)| *verified && *entry != NOTHING);
+        // It died while the mount was at work, or more units than the first can't be read.
+        let is_gone = info.state == ChunkState::Offline;
+        let is_more = is_gone || readable > first_program(&self.shape);
+        good.map(|sector| sector as u32).or(is_more.then_some(0))
     }
 
     /// Looks at sectors of a chunk, from the beginning of a unit on, and again at units that are not

@@ -9,7 +9,7 @@ use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_PADDING, Oob};
 use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Status};
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ pub(super) fn first_program(shape: &Shape) -> u32 {
 /// the record can be read, by which a later mount knows that the chunk holds nothing else.
 pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
-    let is_first = pointer <= first_program(shape) && window > 0;
+    let is_first = pointer <= first_program(shape);
     let more = if is_first && !mutant!("log.torn-first-unmarked") { shape.unit } else { 0 };
     (pointer + more + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
@@ -207,7 +207,11 @@ pub(in super::super) async fn pad(
         let done = flash.device.wait(cx, ticket).await;
         let moved = (0..n as usize).filter(|i| done.status(*i).moved_pointer()).count();
         counted += moved as u64;
-        if moved < n as usize {
+        if moved < n as usize || done.status.contains(&Status::HostFault) {
+            // What is before it stays unreadable, which says nothing of the medium then.
+            if done.status.contains(&Status::HostFault) && !mutant!("log.host-takes-no-padding") {
+                flash.note_host_failure((chunk, at));
+            }
             break;
         }
         at += n;
