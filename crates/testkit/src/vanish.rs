@@ -18,7 +18,7 @@ use crate::stacks::{Layered, Unmounted};
 use crate::swarm::Boxed;
 use flashlane_base::{Geometry, Lba, Location, Ns, OOB_BYTES, Rng};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_ftl::layer::MountHow;
+use flashlane_ftl::layer::{MountHow, Refusal};
 use flashlane_media::fault::{Fault, FaultKind};
 use flashlane_ocssd::device::{Device, Request, Scatter};
 use flashlane_rt::Cx;
@@ -247,7 +247,10 @@ impl Vanishing {
         if clean && loss.from == 1 && loss.unit.pus(&geo).len() == 1 && geo.pus() > 2 {
             return Err(format!("a clean stop, then {loss:?}, and no mount: {}", first.what));
         }
-        let lasts = !matches!(loss.unit, Unit::Reads(_));
+        // Of one that began in the middle of the first mount, that one may have ended in no verdict:
+        // its log could not go on.
+        let is_verdict = loss.from == 1 || first.refusal != Some(Refusal::Damaged);
+        let lasts = is_verdict && !matches!(loss.unit, Unit::Reads(_));
         match self.mount(boot).await {
             Ok(_) if lasts => {
                 let why = first.what;
@@ -306,7 +309,9 @@ impl Machine for Vanishing {
                 true => self.again(&boot, life).await?,
                 false => self.mount(&boot).await.map_err(|e| e.what)?,
             };
-            let reads_may_fail = self.strike_later(&boot, life);
+            let strikes = self.strike_later(&boot, life);
+            // A life in which a die died may have been cut before its mount came to an end.
+            let reads_may_fail = strikes || self.events.borrow().is_hurt;
             let (me, check) = (self.clone(), up.check_stopped);
             let check_stopped = Box::new(move || {
                 check()?;
