@@ -559,7 +559,7 @@ async fn steps(
             said.iter().for_each(|what| say(&format_args!("{}: {what}", target.name)));
         }
     };
-    let misplaced = until_interrupted(cx, &*monitor, &opened, || listen(), &say).await;
+    let misplaced = until_interrupted(cx, &*monitor, &opened, &listen, &say).await;
     stop.raise(cx);
     // A knob that holds writes up does not hold the end up.
     opened.unstick(cx);

@@ -308,7 +308,6 @@ fn recovered(r: Recovery, chunks_per_pu: u32) -> Recovered {
         lost_sectors: r.lost_sectors,
         torn_units: r.torn_units.len() as u64,
         steps: r.steps,
-        ..Recovered::default()
     }
 }
 

@@ -9,7 +9,8 @@ use flashlane_ftl::kit::{DriveConfig, MountError as KitError, Recovery};
 use flashlane_ftl::layer::LostCause;
 use flashlane_ftl::slc::{Scheme, SlcConfig};
 use flashlane_ocssd::Device;
-use flashlane_ocssd::device::ChunkState;
+use flashlane_ocssd::device::{ChunkState, Op, Status};
+use flashlane_ocssd::wrap::{Script, ScriptedDevice};
 
 /// Logical sectors that are written, twice each.
 const USED: u64 = 600;
@@ -392,5 +393,26 @@ fn cut_mounts_change_no_verdict() {
                 assert_eq!(honest(&got, &what), USED as usize, "{what}");
             }
         }
+    }
+}
+
+/// Padding that the host does not take is missing: what lies in front of it can't be read. The mount is
+/// refused, and finds everything when the host takes it.
+#[test]
+fn a_host_that_takes_no_padding_refuses_a_mount() {
+    for drive in [block_ssd("block", 8), slc_tlc()] {
+        let ssd = lived(&drive, "", End::Kill);
+        let run = Virtual::new(1, 2, CostTable::zero());
+        let script = Arc::new(ScriptedDevice::new(ssd.clone()));
+        let status = Status::HostFault;
+        script.add(Script { op: Op::Write, nth: 0, addrs: u64::MAX, status, delay: Ns::ZERO });
+        let (cx, config) = (run.cx(), drive.config.clone());
+        let mounted =
+            run.run(async move { Pftl::mount(&cx, script, config, None).await.map(drop) });
+        let why = mounted.expect("no stall").err();
+        assert!(matches!(why, Some(KitError::Host { .. })), "{}: {why:?}", drive.name);
+        cut(&ssd, run);
+        let (got, _) = mount(&drive, &ssd, false, true).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(honest(&got, drive.name), USED as usize, "{}", drive.name);
     }
 }
