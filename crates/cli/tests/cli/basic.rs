@@ -362,7 +362,7 @@ fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
     convert("bad.csv old").refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
     convert("t.csv old --device web_7").refused(2, &["no device `web_7`", "web_0"]);
     convert("t.csv old --to mqsin").refused(2, &["did you mean `mqsim`"]);
-    convert("t.csv old --time-unit us").refused(2, &["MSR", "MQSim"]);
+    convert("t.csv old --time-unit us").refused(2, &["t.csv:1:1", "the time"]);
     convert("t.csv old --format tencent").refused(2, &["t.csv:1:1", "seconds"]);
     let says = ["out.csv", "`.csv`, and Parquet", "--to` msr, systor17", "write out.parquet"];
     convert("t.csv out.csv").refused(2, &says);
