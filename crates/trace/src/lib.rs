@@ -23,7 +23,6 @@ pub mod carries;
 mod contain;
 pub mod convert;
 pub mod device;
-mod doubt;
 pub mod format;
 pub mod histogram;
 pub mod info;

@@ -49,8 +49,6 @@ pub struct Dump {
     pub(super) open: BTreeSet<u32>,
     /// Lines without anything live that wait for their erase or were being erased.
     pub(super) leaving: BTreeSet<u32>,
-    /// Chunks in which nothing is missed, a bit each ([`super::place::Place::unmissed`]).
-    pub(super) unmissed: Vec<u64>,
 }
 
 impl Dump {
@@ -87,7 +85,6 @@ impl Controller {
                 true => BTreeSet::new(),
                 false => self.grains_under_way(),
             },
-            unmissed: self.place.unmissed(),
             ..Dump::default()
         };
         dump.sectors = self.live_slots().map(|slot| self.save(slot)).collect();
@@ -104,7 +101,7 @@ impl Controller {
             let dirty = self.pages.is_dirty(page) && !mutant!("kit.dump-without-dirty-pages");
             if open || dirty || flying {
                 let mut bytes = vec![0; PAGE_BYTES];
-                self.build_page(page, &mut bytes);
+                self.pages.build(page, &self.map, self.stamp, &mut bytes);
                 dump.pages.push((page, bytes));
             }
         }

@@ -67,15 +67,11 @@ pub(crate) async fn mount<C: DeserializeOwned + Into<DriveConfig>>(
 }
 
 /// How a mount found it, for people and in numbers.
-fn recovered(r: Recovery) -> Recovered {
+fn recovered(r: Recovery, leaves_snapshot: bool) -> Recovered {
     let how = match r.no_snapshot {
         None => "from the snapshot of a clean stop".to_string(),
         Some(why) => {
-            let unnoted = match r.unnoted && r.scanned_sectors > 0 {
-                true => "; no notes of erased chunks: an offline chunk counts as a bad one",
-                false => "",
-            };
-            format!("no snapshot ({why}): {} sectors' records read{unnoted}", r.scanned_sectors)
+            format!("no snapshot ({why}): {} sectors' records read", r.scanned_sectors)
         }
     };
     let numbers = [
@@ -83,18 +79,16 @@ fn recovered(r: Recovery) -> Recovered {
         ("no_snapshot", json!(r.no_snapshot)),
         ("scanned_sectors", json!(r.scanned_sectors)),
         ("padded_sectors", json!(r.padded_sectors)),
-        ("unnoted", json!(r.unnoted)),
     ];
     Recovered {
         found: r.from_snapshot || r.scanned_sectors > 0,
-        clean: Some(r.from_snapshot),
+        clean: leaves_snapshot.then_some(r.from_snapshot),
         how,
         numbers: numbers.map(|(name, n)| (name.to_string(), n)).into_iter().collect(),
-        lost: r.lost,
-        lost_sectors: r.lost_sectors,
-        torn_units: r.torn_units,
+        lost: r.lost.iter().map(|at| (*at, 1)).collect(),
         host_failed: r.host_failed,
         steps: r.steps,
+        ..Recovered::default()
     }
 }
 
@@ -112,7 +106,8 @@ impl Layer for DriveFtl {
     }
 
     fn recovered(&self) -> Option<Recovered> {
-        self.recovery().map(recovered)
+        let leaves_snapshot = self.controller.lock().place.layout.leaves_snapshot();
+        self.recovery().map(|r| recovered(r, leaves_snapshot))
     }
 
     fn stats(&self) -> Option<FtlStats> {

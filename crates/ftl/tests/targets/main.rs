@@ -16,4 +16,3 @@ mod qblk;
 mod sftl;
 mod slc;
 mod story;
-mod vanish;

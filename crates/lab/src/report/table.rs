@@ -453,6 +453,5 @@ fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
             }
         }
         notes.push(text);
-        notes.extend(t.remarks.iter().cloned());
     }
 }

@@ -12,7 +12,6 @@ pub mod behind;
 pub mod damage;
 pub mod memory;
 
-use flashlane_base::mutant;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -106,10 +105,6 @@ macro_rules! host_file_as_below {
 #[derive(Debug)]
 pub struct DiskFile {
     file: File,
-    /// It has a name, or should have: without one what is in it goes when it is closed.
-    is_named: bool,
-    /// The lock is given back with it.
-    has_lock: bool,
 }
 
 /// Why a file could not be locked.
@@ -123,10 +118,8 @@ pub enum LockError {
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
-        if self.has_lock {
-            // The file is being closed: there is nobody to tell.
-            let _ = self.unlock();
-        }
+        // The file is being closed: there is nobody to tell.
+        let _ = self.unlock();
     }
 }
 
@@ -134,24 +127,7 @@ impl DiskFile {
     /// Creates a file that must not exist, readable and writable by its owner's usual rights.
     pub fn create(path: &Path) -> io::Result<DiskFile> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(DiskFile { file, is_named: true, has_lock: true })
-    }
-
-    /// A file that another owner has made and keeps locked, as long as it is filled.
-    pub fn lent(file: File) -> DiskFile {
-        DiskFile { file, is_named: true, has_lock: false }
-    }
-
-    /// True if the path leads to this very file.
-    pub fn is_at(&self, path: &Path) -> bool {
-        let there = std::fs::metadata(path).ok().zip(self.file.metadata().ok());
-        there.is_some_and(|(there, this)| (there.dev(), there.ino()) == (this.dev(), this.ino()))
-    }
-
-    /// True if no name in the file system leads to this file any more, though one did: what is in
-    /// it is gone when it is closed.
-    pub fn is_removed(&self) -> bool {
-        self.is_named && self.file.metadata().is_ok_and(|this| this.nlink() == 0)
+        Ok(DiskFile { file })
     }
 
     /// Opens a file that exists. Anything but a regular file is refused before it could block.
@@ -165,7 +141,7 @@ impl DiskFile {
                 false => io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"),
             });
         }
-        Ok(DiskFile { file, is_named: true, has_lock: true })
+        Ok(DiskFile { file })
     }
 
     /// A file without a name in `folder`: gone when it is closed, whatever ends the process.
@@ -173,7 +149,7 @@ impl DiskFile {
         let unnamed = rustix::fs::OFlags::TMPFILE.bits() as i32;
         let open = OpenOptions::new().read(true).write(true).custom_flags(unnamed).open(folder);
         if let Ok(file) = open {
-            return Ok(DiskFile { file, is_named: false, has_lock: true });
+            return Ok(DiskFile { file });
         }
         // A file system without O_TMPFILE: a name for a moment.
         let mut tries = 0..100;
@@ -181,9 +157,8 @@ impl DiskFile {
             let n = tries.next().ok_or(io::ErrorKind::AlreadyExists)?;
             let path = folder.join(format!(".flashlane-{}-{n}", std::process::id()));
             match DiskFile::create(&path) {
-                Ok(mut scratch) => {
+                Ok(scratch) => {
                     std::fs::remove_file(&path)?;
-                    scratch.is_named = false;
                     return Ok(scratch);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -279,11 +254,7 @@ impl HostFile for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()?;
-        match self.is_removed() && !mutant!("image.removed-unseen") {
-            true => Err(io::Error::other("the file was removed: nothing in it is durable")),
-            false => Ok(()),
-        }
+        self.file.sync_data()
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -14,4 +14,3 @@ mod parallel;
 mod planted;
 mod room;
 mod slow;
-mod unreadable;

@@ -51,11 +51,6 @@ pub(super) struct Ring {
     track: RefCell<Option<Track>>,
 }
 
-/// What is read of memory that the front end has taken away is no queue.
-fn is_there(memory: &Memory) -> Result<(), Broken> {
-    if memory.is_lost() { Err(Broken) } else { Ok(()) }
-}
-
 /// The head of a chain, and the chain where it is one.
 pub(super) struct Taken {
     pub(super) head: u16,
@@ -140,14 +135,13 @@ impl Ring {
         }
         let mut queue = self.queue.borrow_mut();
         queue.set_ready(true);
-        if !queue.is_valid(&memory.mapped) {
+        if !queue.is_valid(memory) {
             return Err(Broken);
         }
         if self.is_begun.replace(true) {
             return Ok(true);
         }
-        let used = queue.used_idx(&memory.mapped, Ordering::Acquire)?.0;
-        is_there(memory)?;
+        let used = queue.used_idx(memory, Ordering::Acquire)?.0;
         queue.set_next_used(used);
         let mut again = self.again.borrow_mut();
         again.clear();
@@ -166,12 +160,11 @@ impl Ring {
         let mut again = self.again.borrow_mut();
         let head = match again.pop_front() {
             Some(head) => head,
-            None => match queue.iter(&memory.mapped)?.next() {
+            None => match queue.iter(memory)?.next() {
                 Some(chain) => chain.head_index(),
-                None => return is_there(memory).map(|()| None),
+                None => return Ok(None),
             },
         };
-        is_there(memory)?;
         // One more than there are places: some head came twice.
         if head >= queue.size() || self.under_way.get() >= queue.size() {
             return Err(Broken);
@@ -186,13 +179,12 @@ impl Ring {
 
     /// Has the guest ring for what comes. True where something has come already.
     pub(super) fn listen(&self, memory: &Memory) -> Result<bool, Broken> {
-        let has_come = self.queue.borrow_mut().enable_notification(&memory.mapped)?;
-        is_there(memory).map(|()| has_come)
+        Ok(self.queue.borrow_mut().enable_notification(memory)?)
     }
 
     /// The guest need not ring: somebody looks.
     pub(super) fn look(&self, memory: &Memory) -> Result<(), Broken> {
-        Ok(self.queue.borrow_mut().disable_notification(&memory.mapped)?)
+        Ok(self.queue.borrow_mut().disable_notification(memory)?)
     }
 
     /// A request has ended, and the guest has got so many bytes.
@@ -203,13 +195,11 @@ impl Ring {
         if let Some(track) = &*track {
             track.ends(head)?;
         }
-        queue.add_used(&memory.mapped, head, bytes)?;
-        // The guest was not told of it: the next server does it once more.
-        is_there(memory)?;
+        queue.add_used(memory, head, bytes)?;
         if let Some(track) = &*track {
             track.ended(head, queue.next_used())?;
         }
-        if queue.needs_notification(&memory.mapped)? {
+        if queue.needs_notification(memory)? {
             self.ring();
         }
         Ok(())

@@ -12,11 +12,10 @@
 
 mod again;
 mod buffer;
-pub(crate) mod damage;
+mod damage;
 mod decay;
 mod faults;
 mod gc;
-mod gone;
 mod log;
 mod model;
 mod reading;

@@ -9,7 +9,7 @@
 
 mod collect;
 mod contention;
-pub(crate) mod cores;
+mod cores;
 mod flush;
 mod order;
 mod places;
