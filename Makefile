@@ -2,9 +2,11 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
-export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
+export FLASHLANE_SKIPPED = $(if $(filter /%,$(TARGET)),,$(CURDIR)/)$(TARGET)/skipped
+# What one stage of the tests takes is a row of a file, where that is asked for (tests/stage.sh).
+STAGE = sh tests/stage.sh
 
-.PHONY: help run test test-all test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged sequences soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench instructions instructions-record interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged sequences soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,16 +22,19 @@ test: ## All tests; prints what was skipped and why
 	sh tests/skip.sh list
 
 test-all:
-	RUST_TEST_THREADS=$$(( $$(nproc) * 2 )) $(CARGO) test --workspace --no-fail-fast --lib --bins --tests
-	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) build --workspace --bins --example mutants --example ghosts
+	$(STAGE) build $(CARGO) test --workspace --no-run --lib --bins --tests
+	RUST_TEST_THREADS=$$(( $$(nproc) * 2 )) $(STAGE) tests $(CARGO) test --workspace --no-fail-fast --lib --bins --tests
+	$(STAGE) doc-tests $(CARGO) test --workspace --doc --quiet
+	$(STAGE) build-program $(CARGO) build --workspace --bins --example mutants --example ghosts --example instructions
 	cp $(TARGET)/debug/flashlane $(TARGET)/flashlane-tested
-	FLASHLANE=$(TARGET)/flashlane-tested $(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
+	FLASHLANE=$(TARGET)/flashlane-tested $(STAGE) program-and-checkers \
+		$(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
 
 # The two halves of the rest run side by side: one core would idle beside a half alone.
 test-program:
 	sh tests/readme.sh
 	sh tests/report.sh
+	sh tests/results.sh
 	sh tests/figures.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
@@ -40,6 +45,7 @@ test-program:
 	sh tests/vhost.sh
 
 test-checkers:
+	$(MAKE) instructions
 	$(MAKE) miri
 	$(MAKE) interleave
 	$(MAKE) models
@@ -53,6 +59,14 @@ check: ## Formatting, lints, docs
 
 bench: ## Speed of the stack on this machine, into bench/runs/
 	sh bench/run.sh
+
+# In the build of the tests. With WHY the rows are kept, also those that take more: that is the reason, and they are the
+# base from then on.
+instructions: ## Instructions of small fixed runs against bench/history.csv; WHY="..." keeps them as the new base
+	sh bench/instructions.sh $(if $(WHY),record "$(WHY)",check)
+
+instructions-record: ## The same, and adds the rows to bench/history.csv
+	sh bench/instructions.sh record
 
 # The crates that take their atomics from a checker are built once more; what they depend on is the same as for
 # the other tests.

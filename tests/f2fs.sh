@@ -48,7 +48,10 @@ kernel() {
     cat >init <<END
 #!/bin/sh
 PATH=$PATH
-mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /run; mount -t devtmpfs d /dev 2>/dev/null
+mount -t proc p /proc; mount -t sysfs s /sys
+# By its descriptor: it may be below /run, which is covered.
+exec 3<"$bin"
+mount -t tmpfs t /run; mount -t devtmpfs d /dev 2>/dev/null
 mkdir /run/m
 mkfs.f2fs -f -q /dev/vda && mount -t f2fs -o discard,noatime$5 /dev/vda /run/m || {
     echo "no F2FS"
@@ -57,10 +60,10 @@ mkfs.f2fs -f -q /dev/vda && mount -t f2fs -o discard,noatime$5 /dev/vda /run/m |
 }
 echo $dirty >/proc/sys/vm/dirty_bytes; echo $((dirty / 2)) >/proc/sys/vm/dirty_background_bytes
 mkdir /run/m/w
-"$bin" filebench $1 /run/m/w --files $2 --threads $3 --prepare-only; sync
+/proc/self/fd/3 filebench $1 /run/m/w --files $2 --threads $3 --prepare-only; sync
 stat() { sync; echo; echo "stat \$1 \$(cat /sys/block/vda/stat)"; }
 stat begin
-"$bin" filebench $1 /run/m/w --files $2 --threads $3 --loops $4 --reuse --json /run/json
+/proc/self/fd/3 filebench $1 /run/m/w --files $2 --threads $3 --loops $4 --reuse --json /run/json
 stat end
 echo "calls \$(sed -n '/"all"/,/}/s/.*"count": *\([0-9]*\).*/\1/p' /run/json)"
 echo "users \$(sed -n '/"all"/,/}/s/.*"written_bytes": *\([0-9]*\).*/\1/p' /run/json)"

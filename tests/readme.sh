@@ -137,7 +137,7 @@ for file in quickstart-report/report.html quickstart-report/results.json quickst
     quickstart-report/fio.json quickstart-report/latency.hlog report.html fio.json trace.json; do
     if [ -s "$file" ]; then echo "ok      $file"; else fail "docs/COOKBOOK.md: its commands leave no $file"; fi
 done
-if [ -n "$(find . -name '*.partial')" ]; then fail "something unfinished is left behind"; fi
+if [ -n "$(find . -name '*.flashlane-new-*')" ]; then fail "something unfinished is left behind"; fi
 
 echo "the main job, without a command"
 if run 0; then

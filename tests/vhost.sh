@@ -77,10 +77,14 @@ uml() {
     for tool in mkfs.ext4 fsck.ext4 fstrim; do
         PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null 2>&1 || skip uml "there is no $tool here"
     done
+    # The guest's files are in a tmpfs over /tmp, which hides whatever this machine has there: this tree, perhaps. The
+    # program that the guest runs, if any, is opened before, and run by its descriptor.
     begins() {
         echo '#!/bin/sh'
         echo 'PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin m=/tmp/m'
-        echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /tmp; mkdir $m'
+        echo 'mount -t proc p /proc; mount -t sysfs s /sys'
+        [ $# -eq 0 ] || echo "exec 3<'$1' && worker=/proc/self/fd/3"
+        echo 'mount -t tmpfs t /tmp; mkdir $m'
         echo 'mount -t devtmpfs d /dev 2>/dev/null'
     }
     {
@@ -127,8 +131,8 @@ growing() {
     for journal in has_journal ^has_journal; do
         case="ext4 -O $journal that grows"
         {
-            begins
-            echo "worker=$worker journal=$journal"
+            begins "$worker"
+            echo "journal=$journal"
             cat <<'END'
 echo
 mkfs.ext4 -q -F -b 4096 -O $journal -g 2048 /dev/vda 24M </dev/null

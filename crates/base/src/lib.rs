@@ -2,18 +2,21 @@
 //!
 //! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
 //! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
-//! ([`Rng`]), a set of numbers as runs ([`Runs`]), a division by a constant known at run time ([`FastDiv`]) and how counters and
-//! enums with names are declared ([`mod@counters`], [`mod@listed`]).
-//! Promises: integers only, no clock, no environment, no allocation proportional to input.
-//! Never: knows what flash is beyond its dimensions.
+//! ([`Rng`]), a set of numbers as runs ([`Runs`]), a division by a constant known at run time
+//! ([`FastDiv`]) and how counters and enums with names are declared ([`mod@counters`],
+//! [`mod@listed`]). Promises: integers only, no clock, no environment, no allocation proportional
+//! to input; of the system nothing but files, in [`mod@fresh`]. Never: knows what flash is beyond
+//! its dimensions.
 //!
-//! Beside them: [`mod@mutant`], the switches that break a safety rule each in test builds.
+//! Beside them: [`mod@mutant`], the switches that break a safety rule each in test builds, and
+//! [`mod@fresh`], the one way in which this program makes a file.
 //!
 //! Start reading at [`geometry`], then [`ppa`].
 
 pub mod counters;
 mod crc;
 pub mod fastdiv;
+pub mod fresh;
 pub mod geometry;
 pub mod listed;
 pub mod mutant;

@@ -1,17 +1,21 @@
 //! Where results go: standard output, or files that appear whole.
 //!
-//! Owns: printing that survives a closed pipe, files written beside their name and renamed.
+//! Owns: printing that survives a closed pipe, files that are complete or not there
+//! (`flashlane_base::fresh`), pipes and character devices that are written to.
 //! Promises: a file that a result is to go to is known to be writable before anything runs, and an
 //! older one stays as it is until the new one is complete; one result that can't be written takes
-//! no other with it. Never: prints anything but results on standard output.
+//! no other with it. Never: prints anything but results on standard output, replaces what is no
+//! regular file.
 
 use crate::Ending;
 use crate::args::AsJson;
 use anyhow::{Context, Result, bail};
+use flashlane_base::fresh::{Fresh, only_files};
 use flashlane_lab::control::{Answer, Ask};
 use flashlane_lab::verbs;
-use std::fs::{self, File};
+use std::fs::{self, File, FileType};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn print(text: &str) -> Result<()> {
@@ -137,20 +141,24 @@ pub(crate) enum Sink {
     None,
     /// Standard output, in place of the text for people.
     Stdout,
+    /// A pipe, a character device or an open descriptor (`/dev/null`, `>(program)`).
+    Stream { path: PathBuf, file: File },
     /// A file that is being prepared.
     File(Pending),
 }
 
 impl Sink {
-    /// Opens the place that an option names; `-` is standard output.
+    /// Opens the place that an option names; `-` is standard output, and so is `/dev/stdout`.
     pub(crate) fn open(path: Option<&Path>) -> Result<Sink> {
-        if let Some(path) = path {
-            refuse_packed(path)?;
+        let Some(path) = path else { return Ok(Sink::None) };
+        refuse_packed(path)?;
+        if is_stdout(path) {
+            return Ok(Sink::Stdout);
         }
-        Ok(match path {
-            None => Sink::None,
-            Some(p) if p == Path::new("-") => Sink::Stdout,
-            Some(p) => Sink::File(Pending::open(p)?),
+        let place = path.display();
+        Ok(match stream(path).with_context(|| format!("cannot write {place}"))? {
+            Some(file) => Sink::Stream { path: path.into(), file },
+            None => Sink::File(Pending::open(path)?),
         })
     }
 
@@ -167,6 +175,10 @@ impl Sink {
         match self {
             Sink::None => Ok(()),
             Sink::Stdout => print_bytes(result().as_ref()),
+            Sink::Stream { path, mut file } => {
+                let written = file.write_all(result().as_ref());
+                written.with_context(|| format!("cannot write {}", path.display()))
+            }
             Sink::File(pending) => pending.write(result().as_ref()),
         }
     }
@@ -175,7 +187,7 @@ impl Sink {
     pub(crate) fn commit(mut self) -> Result<()> {
         self.flush().context("cannot write the result")?;
         match self {
-            Sink::None | Sink::Stdout => Ok(()),
+            Sink::None | Sink::Stdout | Sink::Stream { .. } => Ok(()),
             Sink::File(pending) => pending.commit(),
         }
     }
@@ -191,6 +203,7 @@ impl Write for Sink {
         match self {
             Sink::None => Ok(bytes.len()),
             Sink::Stdout => io::stdout().write(bytes),
+            Sink::Stream { file, .. } => file.write(bytes),
             Sink::File(pending) => pending.file.write(bytes),
         }
     }
@@ -199,6 +212,7 @@ impl Write for Sink {
         match self {
             Sink::None => Ok(()),
             Sink::Stdout => io::stdout().flush(),
+            Sink::Stream { file, .. } => file.flush(),
             Sink::File(pending) => pending.file.flush(),
         }
     }
@@ -208,7 +222,7 @@ impl Write for Sink {
 pub(crate) fn all_apart(wanted: &[(&str, &Path)]) -> Result<()> {
     for (i, (option, path)) in wanted.iter().enumerate() {
         if let Some((other, _)) = wanted[..i].iter().find(|(_, place)| same_place(place, path)) {
-            let place = match *path == Path::new("-") {
+            let place = match is_stdout(path) {
                 true => "standard output".into(),
                 false => path.display().to_string(),
             };
@@ -242,16 +256,40 @@ pub(crate) fn given<'a>(
 
 /// Whether two paths name one file. What is no regular file (`/dev/null`, a pipe) takes several.
 fn same_place(a: &Path, b: &Path) -> bool {
-    if a == Path::new("-") || b == Path::new("-") {
-        return a == b;
+    if is_stdout(a) || is_stdout(b) {
+        return is_stdout(a) == is_stdout(b);
     }
     let folder = |p: &Path| {
         let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::canonicalize(parent).unwrap_or_else(|_| parent.into())
     };
     let special = fs::metadata(a).is_ok_and(|m| !m.is_file());
-    let (a, b) = (&behind_links(a), &behind_links(b));
     !special && a.file_name() == b.file_name() && folder(a) == folder(b)
+}
+
+/// Standard output, by one of its names.
+fn is_stdout(path: &Path) -> bool {
+    let names = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+    names.iter().any(|name| path == Path::new(name))
+}
+
+/// What is written to in place, and not replaced: a pipe, a character device, or a descriptor that
+/// this process was started with (`/dev/stderr`, `/dev/fd/63`). A pipe is waited for until it is
+/// read.
+fn stream(path: &Path) -> io::Result<Option<File>> {
+    let Ok(there) = fs::metadata(path) else { return Ok(None) };
+    let is_stream = |kind: FileType| kind.is_fifo() || kind.is_char_device();
+    let folders = ["/dev/fd", "/proc/self/fd"].map(Path::new);
+    let is_descriptor = path == Path::new("/dev/stderr")
+        || path.parent().is_some_and(|folder| folders.contains(&folder));
+    if !is_stream(there.file_type()) && !is_descriptor {
+        return Ok(None);
+    }
+    let file = fs::OpenOptions::new().append(true).open(path)?;
+    if !is_descriptor && !is_stream(file.metadata()?.file_type()) {
+        return Err(io::Error::other("another file took its place meanwhile"));
+    }
+    Ok(Some(file))
 }
 
 /// Nothing here packs what it writes: a name that says so would be wrong.
@@ -268,22 +306,6 @@ fn refuse_packed(path: &Path) -> Result<()> {
          pipe that into `{program} > {path}`",
         plain.display()
     );
-}
-
-/// Symbolic links that lead to a file at most, as in Linux.
-const LINKS_MAX: usize = 40;
-
-/// What a path leads to through symbolic links, whether it is there or not: that is replaced, and
-/// the links stay.
-fn behind_links(path: &Path) -> PathBuf {
-    let mut at = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        match fs::read_link(&at) {
-            Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
-            Err(_) => break,
-        }
-    }
-    at
 }
 
 /// A folder for files that will be there once they are complete.
@@ -332,51 +354,25 @@ impl Drop for Folder {
 /// A file that will be there once it is complete.
 pub(crate) struct Pending {
     path: PathBuf,
-    /// Beside it; `None` for something that is no regular file (`/dev/null`, a pipe).
-    beside: Option<PathBuf>,
-    file: File,
+    file: Fresh,
 }
 
 impl Pending {
     fn open(path: &Path) -> Result<Pending> {
-        let describe = || format!("cannot write {}", path.display());
-        let special = fs::metadata(path).is_ok_and(|m| !m.is_file());
-        if special {
-            let file = fs::OpenOptions::new().write(true).open(path).with_context(describe)?;
-            return Ok(Pending { path: path.into(), beside: None, file });
-        }
-        let path = &behind_links(path);
-        if path.is_symlink() {
-            bail!("cannot write {}: its symbolic links lead nowhere", path.display());
-        }
-        let name = path.file_name().with_context(describe)?.to_string_lossy();
-        let beside = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-        let file = File::create(&beside).with_context(describe)?;
-        Ok(Pending { path: path.into(), beside: Some(beside), file })
+        let file = Fresh::begin(path, only_files);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Pending { path: path.into(), file })
     }
 
     fn write(mut self, text: &[u8]) -> Result<()> {
-        let describe = || format!("cannot write {}", self.path.display());
-        self.file.write_all(text).with_context(describe)?;
+        let written = self.file.write_all(text);
+        written.with_context(|| format!("cannot write {}", self.path.display()))?;
         self.commit()
     }
 
     /// What was written is complete: the file appears under its name.
-    fn commit(mut self) -> Result<()> {
-        let describe = || format!("cannot write {}", self.path.display());
-        if let Some(beside) = &self.beside {
-            self.file.sync_all().with_context(describe)?;
-            fs::rename(beside, &self.path).with_context(describe)?;
-        }
-        self.beside = None;
-        Ok(())
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if let Some(beside) = &self.beside {
-            let _ = fs::remove_file(beside);
-        }
+    fn commit(self) -> Result<()> {
+        let Pending { path, file } = self;
+        file.commit(only_files).with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -153,7 +153,7 @@ impl dyn Asked + '_ {
 /// What is mounted that is not sound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountHow {
-    /// `--accept-lost`: what can't be read is lost; older copies of it may come back.
+    /// `--accept-lost`: what can't be read is lost. Reads of sectors that it may have held fail.
     pub accept_lost: bool,
     /// `--undo-discards`: the map is rebuilt without its checkpoints; discarded sectors may come
     /// back.

@@ -16,6 +16,7 @@ pub mod layer;
 pub mod link;
 pub mod log;
 pub mod meter;
+pub mod patience;
 pub mod pftl;
 pub mod sftl;
 pub mod slc;

@@ -32,6 +32,8 @@ pub fn check(experiment: &Experiment) -> Findings {
             None
         }
     };
+    let scans = traces.iter().flat_map(|scans| scans.warm_up.iter().chain(&scans.workloads));
+    let remarks: Vec<String> = scans.flat_map(|scan| scan.remarks()).collect();
     let mut rows = vec![header()];
     for target in &experiment.targets {
         let plan = traces.as_ref().map(|scans| plan_of(experiment, target, scans));
@@ -95,11 +97,16 @@ pub fn check(experiment: &Experiment) -> Findings {
         experiment.run.seed,
         costs_of(experiment).join("`, `")
     );
-    for remark in &experiment.remarks {
+    for remark in experiment.remarks.iter().chain(&remarks) {
         summary += &format!("{remark}\n");
     }
     if problems.is_empty() {
-        summary += "nothing wrong found\n";
+        let guessed =
+            traces.iter().flat_map(|t| t.warm_up.iter().chain(&t.workloads)).any(|s| s.guessed);
+        summary += match guessed {
+            true => "nothing else wrong found, if what was guessed is right\n",
+            false => "nothing wrong found\n",
+        };
     }
     Findings { summary, problems }
 }

@@ -11,7 +11,8 @@ use crate::room::{self, Reader, Tight, Wanted};
 use crate::run::Monitor;
 use crate::stack::{Opened, Stack, StackError, medium_of, target_of_drive};
 use crate::verbs;
-use flashlane_base::{Bytes, Ns};
+use flashlane_base::{Bytes, Lba, Ns, SECTOR_BYTES, mutant};
+use flashlane_ftl::block::{BlockDev, Extent, Io};
 use flashlane_ftl::layer::MountHow;
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
@@ -58,6 +59,11 @@ pub enum FilesError {
          what is in the old one is lost"
     )]
     Exists { target: String, label: String },
+    #[error(
+        "target {target} holds {found}; `--force` makes a file system all the same, and what is there is \
+         lost"
+    )]
+    Occupied { target: String, found: String },
     #[error("{target}: there is no ParaFS file system; `flashlane mkfs` makes one")]
     None { target: String },
     #[error("{target}: there is no {what} in its file system")]
@@ -93,7 +99,7 @@ pub(crate) fn medium(stack: &Stack) -> Medium {
 async fn with_target<T, F>(
     cx: &Cx,
     target: Target,
-    work: impl FnOnce(Cx, Medium) -> F,
+    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>) -> F,
 ) -> Result<T, FilesError>
 where
     F: Future<Output = Result<T, FilesError>>,
@@ -102,7 +108,7 @@ where
     let opened = Opened::open(cx, &target, &on, None).map_err(failed(&on.name))?;
     opened.expect(std::iter::once(&*on.name));
     let stack = Stack::mount(cx, &target, &opened).await.map_err(failed(&on.name))?;
-    let done = work(cx.clone(), medium(&stack)).await;
+    let done = work(cx.clone(), medium(&stack), stack.layers().block()).await;
     stack.drain(cx).await;
     let stopped = stack.stop(cx).await;
     let closed = stack.close().map_err(failed(&on.name));
@@ -126,7 +132,7 @@ fn target(on: &DriveTarget, timing: bool) -> Result<Target, FilesError> {
 /// Does something with a target as fast as this machine goes.
 fn at_once<T: 'static, F>(
     target: Target,
-    work: impl FnOnce(Cx, Medium) -> F + 'static,
+    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>) -> F + 'static,
 ) -> Result<T, FilesError>
 where
     F: Future<Output = Result<T, FilesError>> + 'static,
@@ -263,12 +269,57 @@ fn no_room(place: String, tight: &Tight, stack: &Description) -> FilesError {
     FilesError::Room { place, says: room::says(tight, stack, &WANTED, (SEED, Reader::Drive)) }
 }
 
+/// What is known of file systems and others by some bytes at a place of their own.
+const KNOWN: [(usize, &[u8], &str); 12] = [
+    (0x438, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+    (0, b"XFSB", "an XFS file system"),
+    (0x10040, b"_BHRfS_M", "a btrfs file system"),
+    (0x400, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS file system"),
+    (0, b"LUKS\xba\xbe", "an encrypted volume (LUKS)"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (54, b"FAT", "a FAT file system"),
+    (82, b"FAT32", "a FAT file system"),
+    (0xff6, b"SWAPSPACE2", "swap space"),
+    (0x200, b"LABELONE", "a physical volume (LVM)"),
+    (0x200, b"EFI PART", "a partition table"),
+    (0x1fe, &[0x55, 0xaa], "a partition table or a boot sector"),
+];
+/// The sectors in which all of that lies.
+const KNOWN_SECTORS: u64 = 17;
+
+/// What is on a target, if anything is.
+async fn occupied(cx: &Cx, sectors: &dyn BlockDev) -> Option<String> {
+    let capacity = sectors.info().capacity;
+    let (mut at, mut mapped) = (0, 0);
+    while at < capacity {
+        let Extent { sectors: n, holds } = sectors.extent(Lba::new(at), capacity - at);
+        mapped += if holds { n } else { 0 };
+        at += n.max(1);
+    }
+    if mapped == 0 {
+        return None;
+    }
+    let first = KNOWN_SECTORS.min(capacity);
+    let mut head = vec![0; first as usize * SECTOR_BYTES];
+    let read = Io::read(Lba::new(0), first as u32, &mut head);
+    // What can't be read is known by nothing, and is there all the same.
+    let is_read = sectors.start(cx, read).await.is_ok();
+    let known = KNOWN.iter().filter(|_| is_read).find(|(at, magic, _)| {
+        head.get(*at..at + magic.len()).is_some_and(|there| there == *magic)
+    });
+    let bytes = Bytes::new(mapped * SECTOR_BYTES as u64);
+    Some(match known {
+        Some((.., what)) => format!("{what} ({bytes} written)"),
+        None => format!("data of no kind that is known here ({bytes} written)"),
+    })
+}
+
 /// What was made: its shape, and the segments for files.
 fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32), FilesError> {
     let target = target(on, false)?;
     let stack = target.stack.clone();
     let (making, name) = (making.clone(), on.name.clone());
-    let made = at_once(target, move |cx, medium| async move {
+    let made = at_once(target, move |cx, medium, sectors| async move {
         let layout = match room::plan(&medium, &WANTED) {
             Ok(layout) => layout,
             Err(tight) => return Ok(Err(tight)),
@@ -278,6 +329,12 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32),
         {
             let label = if label.is_empty() { "no label".into() } else { label };
             return Err(FilesError::Exists { target: name, label });
+        }
+        if !making.force
+            && !mutant!("lab.mkfs-over-anything")
+            && let Some(found) = occupied(&cx, &*sectors).await
+        {
+            return Err(FilesError::Occupied { target: name, found });
         }
         let (uid, gid) = making.owner;
         let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
@@ -336,7 +393,7 @@ pub fn mount(
     let target = target(&on, mounting.timing)?;
     let (mounting, name) = (mounting.clone(), on.name);
     let main = move |cx: Cx| async move {
-        let work = |cx, medium| use_it(cx, medium, mounting, name, monitor, (ready, say));
+        let work = |cx, medium, _| use_it(cx, medium, mounting, name, monitor, (ready, say));
         with_target(&cx, target, work).await
     };
     let ended = Threads::new(1, 0).run_here(main);
@@ -353,7 +410,9 @@ async fn use_it(
 ) -> Result<(), FilesError> {
     let options = Options { commit: mounting.commit, ..Options::default() };
     let (fs, found) = Fs::mount(&cx, medium, options).await.map_err(of_fs(&name))?;
-    let Mounting { at, how, clock, .. } = mounting;
+    let Mounting { at, mut how, clock, .. } = mounting;
+    // Where data is missing nothing is written, and the kernel says so at once.
+    how.read_only |= found.read_only.is_some();
     let source = mounting.image.display().to_string();
     let mounted = Mounted::mount(&cx, fs.clone(), &at, &source, how, clock);
     let mounted = match mounted {
@@ -400,7 +459,7 @@ async fn use_it(
 /// There is none, or it is damaged so that nothing can be said of it; it could not be written.
 pub fn fsck(image: &Path, name: Option<&str>, mends: Option<Time>) -> Result<Repaired, FilesError> {
     let (target, name) = there(image, name)?;
-    at_once(target, move |cx, medium| async move {
+    at_once(target, move |cx, medium, _| async move {
         let Some(now) = mends else {
             let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
             return Ok(Repaired { after: report.clone(), before: report, ..Repaired::default() });
@@ -431,7 +490,7 @@ fn there(image: &Path, name: Option<&str>) -> Result<(Target, String), FilesErro
 /// There is none, or no such thing in it, or it can't be read.
 pub fn dump(image: &Path, name: Option<&str>, what: What) -> Result<String, FilesError> {
     let (target, name) = there(image, name)?;
-    at_once(target, move |cx, medium| async move {
+    at_once(target, move |cx, medium, _| async move {
         flashlane_parafs::dump(&cx, &medium, &what).await.map_err(|source| match source {
             FsError::NotFound if what != What::All => FilesError::Nothing { target: name, what },
             source => of_fs(&name)(source),

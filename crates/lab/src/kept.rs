@@ -7,12 +7,11 @@
 
 use crate::bounded;
 use crate::naming;
+use flashlane_base::fresh::{Fresh, Unmade, only_files};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder of what runs came to, or none.
 #[derive(Clone, Debug, Default)]
@@ -55,19 +54,12 @@ impl Kept {
     /// Keeps it.
     pub(crate) fn keep(&self, name: &str, what: &impl Serialize) -> Result<(), String> {
         let Some(path) = self.path(name) else { return Ok(()) };
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let beside = path.with_extension(format!("{}.{n}.partial", std::process::id()));
         let text = serde_json::to_vec_pretty(what).expect("plain data");
         let write = || {
-            let mut file = fs::File::create(&beside)?;
+            let mut file = Fresh::begin(&path, only_files)?;
             file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&beside, &path)
+            file.commit(only_files)
         };
-        write().map_err(|e| {
-            let _ = fs::remove_file(&beside);
-            format!("cannot keep a run in {}: {e}", path.display())
-        })
+        write().map_err(|e: Unmade| format!("cannot keep a run in {}: {e}", path.display()))
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::experiment::{Experiment, Workload};
 use crate::trace::TraceSource;
+use flashlane_base::fresh::{Fresh, only_files};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -79,10 +80,6 @@ pub(crate) fn digits(text: &str) -> String {
 /// Makes a folder if need be, in which files can be made.
 pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let probe = folder.join(format!(".{}.partial", std::process::id()));
-    fs::File::create(&probe)?;
-    match fs::remove_file(&probe) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()), // or somebody with the same number in another container has
-    }
+    // It goes when it is dropped.
+    Fresh::begin(&folder.join("probe"), only_files).map(drop).map_err(io::Error::from)
 }

@@ -40,6 +40,9 @@ use std::time::Duration;
 
 /// How often somebody who wants it to end is looked for.
 const LOOK_EVERY: Ns = Ns::from_ms(20);
+/// And at which of these looks it is seen whether the image still has its name: some microseconds
+/// each.
+const LOOKS_PER_PLACE: u64 = 10;
 
 /// Somebody who listens takes a client in by then.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -157,6 +160,8 @@ pub struct Serving {
     pub metrics: Option<Address>,
     /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
+    /// Clients may change nothing.
+    pub read_only: bool,
     /// What stands on each of them.
     pub filters: Vec<LayerSpec>,
     /// Requests take the time that the device takes; otherwise none.
@@ -201,6 +206,8 @@ pub struct Served {
     pub left: Vec<String>,
     /// How late the device's times were kept, where requests take them.
     pub lateness: Option<Lateness>,
+    /// What became of the image, if its path does not lead to it any more.
+    pub misplaced: Option<String>,
 }
 
 /// A target that was served.
@@ -552,10 +559,7 @@ async fn steps(
             said.iter().for_each(|what| say(&format_args!("{}: {what}", target.name)));
         }
     };
-    while !monitor.interrupted() {
-        listen();
-        cx.sleep(LOOK_EVERY).await;
-    }
+    let misplaced = until_interrupted(cx, &*monitor, &opened, &listen, &say).await;
     stop.raise(cx);
     // A knob that holds writes up does not hold the end up.
     opened.unstick(cx);
@@ -572,11 +576,39 @@ async fn steps(
         let name = target.name.clone();
         all.push(ServedTarget { name, stats, recorded, read_only, laws });
     }
+    let misplaced = opened.misplaced().or(misplaced);
     for (stack, target) in stacks.0.iter().zip(targets) {
-        stack.close().map_err(failed(&target.name))?;
+        match stack.close() {
+            // What became of the image says more than what could not be done in it.
+            Err(_) if misplaced.is_some() => {}
+            closed => closed.map_err(failed(&target.name))?,
+        }
     }
     ended?;
-    Ok(Served { targets: all, left, lateness })
+    Ok(Served { targets: all, left, lateness, misplaced })
+}
+
+/// Waits until somebody wants the end: what became of the image meanwhile, which is said at once.
+async fn until_interrupted(
+    cx: &Cx,
+    monitor: &dyn Monitor,
+    opened: &Opened,
+    listen: impl Fn(),
+    say: &impl Fn(&dyn fmt::Display),
+) -> Option<String> {
+    let mut misplaced = None;
+    for look in 0u64.. {
+        if monitor.interrupted() {
+            break;
+        }
+        listen();
+        if look % LOOKS_PER_PLACE == 0 && misplaced.is_none() {
+            misplaced = opened.misplaced();
+            misplaced.iter().for_each(|what| say(what));
+        }
+        cx.sleep(LOOK_EVERY).await;
+    }
+    misplaced
 }
 
 /// A door that clients use, to its end.
@@ -615,7 +647,7 @@ fn begin(
 ) -> Result<(Arc<Stop>, Open), ServeError> {
     let by_nbd = |(stack, on): (&Stack, &DriveTarget)| {
         let export = Export::new(&on.name, stack.door("nbd"));
-        Arc::new(export.with_sectors_of(serving.sector_bytes))
+        Arc::new(export.with_sectors_of(serving.sector_bytes).read_only(serving.read_only))
     };
     let exports: Arc<[Arc<Export>]> = stacks.0.iter().zip(&serving.on).map(by_nbd).collect();
     let through =

@@ -17,9 +17,9 @@ use crate::run::oracle::Oracle;
 use crate::run::{self, Fill, Monitor, Overwrite, Prepared, RunPlan, Start};
 use crate::stack::Stack;
 use flashlane_base::Ns;
+use flashlane_base::fresh::{Fresh, only_files};
 use flashlane_ocssd::{Ssd, SsdOptions, StoreKind};
 use flashlane_rt::Virtual;
-use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -31,8 +31,6 @@ const MAGIC: &[u8; 8] = b"FLPREPD\n";
 const VERSION: u32 = 1;
 /// The preparation's numbers as JSON take some hundred bytes.
 const NUMBERS_MAX: u32 = 1 << 16;
-/// So many processes with one number, of several machines or containers, make the same device at once.
-const PARTIAL_MAX: u32 = 1000;
 
 /// A folder of prepared devices.
 #[derive(Clone, Debug)]
@@ -221,59 +219,21 @@ fn prepare(
 
 /// Puts a device on the shelf: beside its place first, locked while it is being written.
 fn keep(path: &Path, start: &Start, ssd: &Ssd, now: Ns) -> io::Result<()> {
-    remove_left(path);
-    let (beside, file) = open_beside(path)?;
-    let write = || {
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut out = Summed { inner: BufWriter::with_capacity(1 << 20, &file), crc: 0 };
-        let numbers = serde_json::to_vec(&start.prepared)?;
-        out.write_all(MAGIC)?;
-        out.write_all(&VERSION.to_le_bytes())?;
-        out.write_all(stem(path))?;
-        out.write_all(&(numbers.len() as u32).to_le_bytes())?;
-        out.write_all(&numbers)?;
-        start.oracle.save(&mut out)?;
-        ssd.save(now, &mut out).map_err(wrong)?;
-        let crc = out.crc;
-        out.inner.write_all(&crc.to_le_bytes())?;
-        out.flush()?;
-        drop(out);
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(&beside);
-    })
-}
-
-/// A file beside its place that nobody else has.
-fn open_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    let mut n = 0;
-    loop {
-        let beside = path.with_extension(format!("{}.{n}.partial", std::process::id()));
-        match File::create_new(&beside) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && n < PARTIAL_MAX => n += 1,
-            made => return made.map(|file| (beside, file)),
-        }
-    }
-}
-
-/// Removes what processes that were killed have left of this device: nobody holds its lock.
-fn remove_left(path: &Path) {
-    let Some(entries) = path.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let name = name.as_encoded_bytes();
-        let is_left = name.starts_with(stem(path)) && name.ends_with(b".partial");
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        if is_left
-            && is_file
-            && let Ok(file) = File::open(entry.path())
-            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-        {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    let file = Fresh::begin(path, only_files)?;
+    let mut out = Summed { inner: BufWriter::with_capacity(1 << 20, file.file()), crc: 0 };
+    let numbers = serde_json::to_vec(&start.prepared)?;
+    out.write_all(MAGIC)?;
+    out.write_all(&VERSION.to_le_bytes())?;
+    out.write_all(stem(path))?;
+    out.write_all(&(numbers.len() as u32).to_le_bytes())?;
+    out.write_all(&numbers)?;
+    start.oracle.save(&mut out)?;
+    ssd.save(now, &mut out).map_err(wrong)?;
+    let crc = out.crc;
+    out.inner.write_all(&crc.to_le_bytes())?;
+    out.flush()?;
+    drop(out);
+    Ok(file.commit(only_files)?)
 }
 
 /// The name of a file, which is inside, too: a file that was renamed is not what its name says.

@@ -21,6 +21,7 @@ use flashlane_ftl::contention::Contention;
 use flashlane_ftl::layer::{Find, LayerError, Refusal, Seam, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::ssd::ImagePlace;
 use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, TargetInfo};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{Description, DeviceChoice, Layers, Make, Programmed, kinds, raise};
@@ -107,6 +108,22 @@ impl Opened {
     /// What is to be seen of it, as text for Prometheus.
     pub(crate) fn metrics(&self, cx: &Cx) -> String {
         self.live.metrics(cx).to_text()
+    }
+
+    /// What is to be said of its image, if its path does not lead to it any more.
+    pub(crate) fn misplaced(&self) -> Option<String> {
+        let image = self.drive.path.display();
+        match self.drive.ssd.image_place(&self.drive.path) {
+            ImagePlace::There => None,
+            ImagePlace::Moved => Some(format!(
+                "{image} was moved while it was in use: the drive is under its other name, with all that \
+                 was flushed"
+            )),
+            ImagePlace::Removed => Some(format!(
+                "{image} was removed or replaced while it was in use: everything on the drive is lost when \
+                 this ends, and flushes fail until then; copy what you need to another disk first"
+            )),
+        }
     }
 
     /// A target was stopped that has programmed so much. For the last one: what the medium says that it
@@ -555,6 +572,7 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
         quiet: false,
         timing: o.timing,
         dulbe: o.dulbe,
+        limited_retry: o.limited_retry,
         commits_behind: true,
     };
     Ok(Drive::open(&on.image, &how)?)

@@ -202,6 +202,9 @@ pub struct SsdOptions {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// Reads of the host ([`crate::device::Cause::User`]) fail fast, whatever their own hint says: the device tries
+    /// none again. What a layer reads for itself (mount, garbage collection, metadata) is tried as often as ever.
+    pub limited_retry: bool,
     /// Commands that clash while they are under way are violations, see [`crate::rules::Rule::Hazard`].
     pub hazards: bool,
     /// `compact` only: bytes of contents that are kept in memory.
@@ -217,6 +220,7 @@ impl Default for SsdOptions {
             faults: FaultPlan::default(),
             timing: true,
             dulbe: false,
+            limited_retry: false,
             hazards: false,
             compact_cap: flashlane_media::compact::CAP_DEFAULT,
         }

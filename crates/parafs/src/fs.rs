@@ -156,7 +156,11 @@ impl Fs {
     /// Reads a page of the log, when it is its turn.
     async fn read_page(&self, cx: &Cx, addr: Addr, into: &mut [u8]) -> Result<()> {
         let turn = self.channels.enter(cx, Kind::Read, self.segment_of(addr)).await;
-        let read = self.medium.read(cx, &self.sb.layout, addr, into).await;
+        let mounting = self.lock().recovering;
+        let read = match mounting {
+            true => self.medium.read_again(cx, &self.sb.layout, addr, into).await,
+            false => self.medium.read(cx, &self.sb.layout, addr, into).await,
+        };
         self.channels.leave(cx, turn);
         self.lock().stats.read_pages += 1;
         read
@@ -239,7 +243,11 @@ impl Fs {
         let layout = self.sb.layout;
         let copy = bit(&self.lock().nat_copies, sector);
         let mut bytes = vec![0; SECTOR];
-        self.medium.read_meta(cx, layout.nat_at(sector, copy), &mut bytes).await?;
+        let (at, mounting) = (layout.nat_at(sector, copy), self.lock().recovering);
+        match mounting {
+            true => self.medium.read_meta_again(cx, at, &mut bytes).await?,
+            false => self.medium.read_meta(cx, at, &mut bytes).await?,
+        }
         let entries = NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))?.0;
         let mut s = self.lock();
         // A checkpoint has written the other copy meanwhile: only of sectors that are in memory.
@@ -352,7 +360,11 @@ impl Fs {
         for part in 0..layout.summary_sectors {
             let mut bytes = vec![0; SECTOR];
             let at = layout.summary_at(segment) + u64::from(part);
-            self.medium.read_meta(cx, at, &mut bytes).await?;
+            let mounting = self.lock().recovering;
+            match mounting {
+                true => self.medium.read_meta_again(cx, at, &mut bytes).await?,
+                false => self.medium.read_meta(cx, at, &mut bytes).await?,
+            }
             let decoded = SummarySector::decode(&bytes, segment, part);
             let said = |e| FsError::Damaged(format!("segment {segment}: {e}"));
             owners.extend(decoded.map_err(said)?.0);

@@ -8,9 +8,10 @@
 use crate::LayoutError;
 use crate::error::{FsError, Result};
 use crate::format::{Addr, Layout, SECTOR, Shape};
-use flashlane_base::Lba;
+use flashlane_base::{Lba, mutant};
 use flashlane_ftl::block::{BlockDev, BlockError, Io, Sectors, SectorsMut};
-use flashlane_ftl::sftl::{SegmentState, Sftl, SftlError};
+use flashlane_ftl::patience;
+use flashlane_ftl::sftl::{SegmentState, Settle, Sftl, SftlError, name_some};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
@@ -133,6 +134,34 @@ impl Medium {
         })
     }
 
+    /// How many pages of a segment there are, where the medium knows.
+    pub(crate) fn pages_there(&self, layout: &Layout, segment: u32) -> Option<u32> {
+        let Medium::Flash(flash) = self else { return None };
+        let (channel, block) = place(layout, segment);
+        Some(flash.sftl.write_pointer(channel, block) / layout.shape.page_sectors)
+    }
+
+    /// Flash blocks that were written and can't be read, in words; nothing where there are none. It is
+    /// not known what they hold.
+    pub(crate) fn doubts(&self) -> Option<String> {
+        let Medium::Flash(flash) = self else { return None };
+        flash.sftl.is_in_doubt().then(|| name_some(&flash.sftl.unreadable()))
+    }
+
+    /// More than a power cut can leave of them.
+    pub(crate) fn has_lost_blocks(&self) -> bool {
+        match self {
+            Medium::Linear(_) => false,
+            Medium::Flash(flash) => flash.sftl.is_in_doubt() && !flash.sftl.may_be_torn(),
+        }
+    }
+
+    /// Ends the doubt about them.
+    pub(crate) async fn settle(&self, cx: &Cx, how: Settle) -> Result<()> {
+        let Medium::Flash(flash) = self else { return Ok(()) };
+        flash.sftl.settle(cx, how).await.map(drop).map_err(|e| of_flash(&e))
+    }
+
     /// Segments that a head fills at a time: each PU of a channel has one.
     pub(crate) fn lanes(&self, layout: &Layout) -> u32 {
         match self {
@@ -190,6 +219,27 @@ impl Medium {
     /// Reads sectors of the in-place region.
     pub(crate) async fn read_meta(&self, cx: &Cx, at: u64, into: &mut [u8]) -> Result<()> {
         read(cx, self.meta(), at, into).await
+    }
+
+    /// The same, again over time where it fails: nothing is decided by a read that failed once.
+    pub(crate) async fn read_meta_again(&self, cx: &Cx, at: u64, into: &mut [u8]) -> Result<()> {
+        again(cx, async || self.read_meta(cx, at, into).await).await
+    }
+
+    /// Reads a page of the log, again over time where it fails.
+    pub(crate) async fn read_again(
+        &self,
+        cx: &Cx,
+        layout: &Layout,
+        addr: Addr,
+        into: &mut [u8],
+    ) -> Result<()> {
+        let (segment, page) = layout.segment_of(addr);
+        match self.pages_there(layout, segment).is_some_and(|there| page >= there) {
+            // Nothing is there to be read.
+            true => self.read(cx, layout, addr, into).await,
+            false => again(cx, async || self.read(cx, layout, addr, into).await).await,
+        }
     }
 
     /// Writes sectors of the in-place region. Each is written whole or not at all.
@@ -277,8 +327,14 @@ impl Flash {
         let (segment, page) = layout.segment_of(addr);
         let (channel, block) = place(layout, segment);
         let first = page * layout.shape.page_sectors;
-        let read = self.sftl.read(cx, channel, block, first, SectorsMut::One(into), true);
-        read.await.map_err(|e| of_flash(&e))
+        let read = self.sftl.read(cx, channel, block, first, SectorsMut::One(into), true).await;
+        read.map_err(|e| match e {
+            SftlError::Invalid { .. } if self.sftl.is_in_doubt() => {
+                let doubts = name_some(&self.sftl.unreadable());
+                FsError::Io(format!("page {page} of segment {segment} can't be had: {doubts}"))
+            }
+            e => of_flash(&e),
+        })
     }
 
     /// Flash is written in order: a page waits for those before it, which others send.
@@ -314,6 +370,20 @@ impl Flash {
         self.shared.broken.lock().remove(&segment);
         Ok(())
     }
+}
+
+/// Does a read, and where the medium could not give it does it again after longer and longer waits.
+async fn again(cx: &Cx, mut read: impl AsyncFnMut() -> Result<()>) -> Result<()> {
+    let mut outcome = read().await;
+    let failed = |outcome: &Result<()>| matches!(outcome, Err(FsError::Io(_)));
+    if failed(&outcome) && !mutant!("parafs.mount-has-no-patience") {
+        patience::read_again(cx, vec![()], async |left: Vec<()>| {
+            outcome = read().await;
+            if failed(&outcome) { left } else { Vec::new() }
+        })
+        .await;
+    }
+    outcome
 }
 
 /// The first sector of a page on a block device.

@@ -16,6 +16,7 @@ use crate::nat::Nat;
 use crate::segments::Segments;
 use crate::state::State;
 use flashlane_base::mutant;
+use flashlane_ftl::sftl::Settle;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::sync::Arc;
@@ -122,7 +123,8 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         content_bytes: SECTOR as u32,
         first_version,
     };
-    // What was there is none from here on.
+    // What was there is none from here on, and what can't be read of it never comes back.
+    medium.settle(cx, Settle::GiveUp).await?;
     medium.write_meta(cx, 0, &vec![0; 2 * SECTOR]).await?;
     medium.flush(cx).await?;
     erase(cx, &medium, &layout).await?;

@@ -17,6 +17,7 @@ use crate::recover::{self, Look};
 use crate::segments::Segments;
 use crate::state::State;
 use flashlane_base::mutant;
+use flashlane_ftl::sftl::Settle;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 pub(crate) const SUPERBLOCKS: u64 = 2;
 
 /// What a mount has found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// It had been unmounted.
     pub clean: bool,
@@ -36,14 +37,21 @@ pub struct Recovered {
     pub torn_batches: u32,
     /// Pages of the log that were looked at for them.
     pub pages_read: u64,
+    /// Pages behind the checkpoint that can't be read, though reading was repeated over time: fsyncs
+    /// that were there are lost.
+    pub unread: u64,
     /// Files without a name that were deleted.
     pub orphans: u32,
+    /// Segments of which pages are missing that the file system needs, and how many pages.
+    pub missing: (u32, u64),
+    /// Why nothing is written, so that what is missing may come back.
+    pub read_only: Option<String>,
 }
 
 /// A copy of the superblock that fits the medium.
 pub(crate) async fn superblock_copy(cx: &Cx, medium: &Medium, copy: u64) -> Result<Superblock> {
     let mut bytes = vec![0; SECTOR];
-    medium.read_meta(cx, copy, &mut bytes).await?;
+    medium.read_meta_again(cx, copy, &mut bytes).await?;
     let sb = match Superblock::decode(&bytes) {
         Err(FormatError::Magic(_)) => return Err(FsError::NotFound),
         decoded => decoded?,
@@ -108,7 +116,7 @@ async fn has_root(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> boo
     let mut bytes = vec![0; sb.layout.shape.page_bytes()];
     let there = sb.layout.has(entry.addr);
     there
-        && medium.read(cx, &sb.layout, entry.addr, &mut bytes).await.is_ok()
+        && medium.read_again(cx, &sb.layout, entry.addr, &mut bytes).await.is_ok()
         && NodePage::check(&bytes, sb.node_seed()).is_ok_and(|footer| footer.nid == ROOT)
 }
 
@@ -116,11 +124,11 @@ async fn has_root(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> boo
 pub(crate) async fn pack(cx: &Cx, medium: &Medium, layout: &Layout, place: usize) -> Result<Pack> {
     let at = layout.packs[place];
     let mut first = vec![0; SECTOR];
-    medium.read_meta(cx, at, &mut first).await?;
+    medium.read_meta_again(cx, at, &mut first).await?;
     let (version, bytes) = Pack::length(&first, layout)?;
     let sectors = bytes.div_ceil(SECTOR as u64);
     let mut rest = vec![0; (sectors as usize + 1) * SECTOR];
-    medium.read_meta(cx, at + 1, &mut rest).await?;
+    medium.read_meta_again(cx, at + 1, &mut rest).await?;
     let (body, foot) = rest.split_at(sectors as usize * SECTOR);
     if version % 2 != place as u64 && !mutant!("parafs.one-pack") {
         return Err(FsError::Damaged(format!("checkpoint {version} is in the other one's place")));
@@ -159,7 +167,7 @@ pub(crate) async fn newest_pack(cx: &Cx, medium: &Medium, layout: &Layout) -> Re
     }
     if let Some((place, e)) = unread {
         let mut head = vec![0; SECTOR];
-        medium.read_meta(cx, layout.packs[place], &mut head).await?;
+        medium.read_meta_again(cx, layout.packs[place], &mut head).await?;
         let is_older = |version| newest.as_ref().is_some_and(|n| version < n.version);
         match Pack::length(&head, layout) {
             Ok((version, _)) if is_older(version) && !mutant!("parafs.older-unread-stops") => {}
@@ -177,7 +185,7 @@ pub(crate) async fn lost_checkpoint(
     version: u64,
 ) -> Result<Option<u64>> {
     let mut bytes = vec![0; SECTOR];
-    medium.read_meta(cx, sb.layout.window, &mut bytes).await?;
+    medium.read_meta_again(cx, sb.layout.window, &mut bytes).await?;
     let window = WindowSector::decode(&bytes, 0).ok();
     Ok(window.map(|window| window.version).filter(|lost| *lost > version))
 }
@@ -194,7 +202,7 @@ pub(crate) async fn segment_table(
     for sector in 0..layout.sit_sectors {
         let mut bytes = vec![0; SECTOR];
         let at = layout.sit_at(sector, bit(&pack.sit_copies, sector));
-        medium.read_meta(cx, at, &mut bytes).await?;
+        medium.read_meta_again(cx, at, &mut bytes).await?;
         let count = per.min(all - sector * per);
         let of = (count, layout.shape.segment_pages);
         let decoded = SitSector::decode(&bytes, sector, of);
@@ -216,7 +224,7 @@ pub(crate) async fn nat_sector(
 ) -> Result<NatSector> {
     let mut bytes = vec![0; SECTOR];
     let at = layout.nat_at(sector, bit(&pack.nat_copies, sector));
-    medium.read_meta(cx, at, &mut bytes).await?;
+    medium.read_meta_again(cx, at, &mut bytes).await?;
     NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))
 }
 
@@ -225,12 +233,64 @@ pub(crate) fn in_sector(sector: u32, e: FormatError) -> FsError {
     FsError::Damaged(format!("sector {sector}: {e}"))
 }
 
+/// A file system in memory as a checkpoint has it, with what the medium says of its segments.
+async fn load(
+    cx: &Cx,
+    medium: &Medium,
+    options: &Options,
+    sb: &Superblock,
+    pack: &Pack,
+) -> Result<(Arc<Channels>, State)> {
+    let layout = sb.layout;
+    let entries = segment_table(cx, medium, &layout, pack).await?;
+    let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
+    let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
+    (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
+    segments.compare(|segment| medium.written(&layout, segment));
+    segments.age = pack.age;
+    let age_before = pack.age;
+    segments.changed = pack.sit.iter().map(|(segment, _)| *segment).collect();
+    let mut nat = Nat::new(&layout, pack.nat.clone());
+    (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
+    let mut state = State::new(sb, segments, nat);
+    state.version = pack.version;
+    (state.age_before, state.mounted_at) = (age_before, cx.now());
+    let journal = options.journal;
+    state.journals =
+        (journal.min(NAT_JOURNAL as usize), (journal / 10).clamp(1, SIT_JOURNAL as usize));
+    state.nat_copies.clone_from(&pack.nat_copies);
+    state.sit_copies.clone_from(&pack.sit_copies);
+    (state.files, state.generation, state.kept) = (pack.files, pack.generation, pack.kept);
+    state.orphans = pack.orphans.iter().copied().collect();
+    if !pack.clean {
+        // How far they were written is not known.
+        state.segments.close_all();
+    }
+    Ok((channels, state))
+}
+
 impl Fs {
     /// Mounts what is on the medium.
     ///
     /// # Errors
     /// There is no file system, or it is damaged so that it can't be used.
+    ///
+    /// Where data is missing, or may be, it is mounted read-only and nothing on the medium changes
+    /// ([`Recovered::read_only`]).
     pub async fn mount(cx: &Cx, medium: Medium, options: Options) -> Result<(Arc<Fs>, Recovered)> {
+        let doubts = medium.doubts();
+        let mounted = Fs::bring_up(cx, medium, options).await;
+        mounted.map_err(|e| match (e, doubts) {
+            (FsError::Io(why), Some(doubts)) => FsError::Io(format!("{why} ({doubts})")),
+            (FsError::Damaged(why), Some(doubts)) => FsError::Io(format!("{why} ({doubts})")),
+            (FsError::NotFound, Some(doubts)) => {
+                FsError::Io(format!("no superblock can be found ({doubts})"))
+            }
+            (e, _) => e,
+        })
+    }
+
+    async fn bring_up(cx: &Cx, medium: Medium, options: Options) -> Result<(Arc<Fs>, Recovered)> {
         let options = Options {
             cache_pages: options.cache_pages.max(2 * AT_A_TIME),
             cache_nodes: options.cache_nodes.max(2 * AT_A_TIME),
@@ -240,7 +300,6 @@ impl Fs {
             return Err(FsError::Invalid(why));
         }
         let (sb, Newest { pack, alone }) = open(cx, &medium).await?;
-        let layout = sb.layout;
         if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
             && !mutant!("parafs.lost-checkpoint")
         {
@@ -250,30 +309,7 @@ impl Fs {
         if pack.clean && alone && !mutant!("parafs.clean-is-last") {
             recover::is_last(cx, &medium, &sb, &pack).await?;
         }
-        let entries = segment_table(cx, &medium, &layout, &pack).await?;
-        let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
-        let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
-        (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
-        segments.compare(|segment| medium.written(&layout, segment));
-        segments.age = pack.age;
-        let age_before = pack.age;
-        segments.changed = pack.sit.iter().map(|(segment, _)| *segment).collect();
-        let mut nat = Nat::new(&layout, pack.nat.clone());
-        (nat.next, nat.used) = (pack.next_nid.max(1), pack.nodes);
-        let mut state = State::new(&sb, segments, nat);
-        state.version = pack.version;
-        (state.age_before, state.mounted_at) = (age_before, cx.now());
-        let journal = options.journal;
-        state.journals =
-            (journal.min(NAT_JOURNAL as usize), (journal / 10).clamp(1, SIT_JOURNAL as usize));
-        state.nat_copies.clone_from(&pack.nat_copies);
-        state.sit_copies.clone_from(&pack.sit_copies);
-        (state.files, state.generation, state.kept) = (pack.files, pack.generation, pack.kept);
-        state.orphans = pack.orphans.iter().copied().collect();
-        if !pack.clean {
-            // How far they were written is not known.
-            state.segments.close_all();
-        }
+        let (channels, state) = load(cx, &medium, &options, &sb, &pack).await?;
         let (state, changed) = (Mutex::new(state), Notify::new());
         let fs = Arc::new(Fs { medium, sb, options, channels, state, changed });
         // Whoever was killed may have left what can be read and is not durable, its last checkpoint, too. What
@@ -282,13 +318,24 @@ impl Fs {
             fs.flush(cx).await?;
         }
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
+        let (mut rolled, unnamed) = (None, fs.lock().segments.without_content());
         if !pack.clean {
             fs.lock().recovering = true;
-            let unnamed = fs.lock().segments.without_content();
-            let rolled = recover::roll_forward(cx, &fs, &pack, Look::Mount, &mut recovered).await?;
-            if !mutant!("parafs.mount-frees-nothing") && recover::settle(cx, &fs, &rolled).await? {
-                fs.free_again(cx, &unnamed, &rolled.segments).await;
-            }
+            let look = Look::Mount;
+            rolled = Some(recover::roll_forward(cx, &fs, &pack, look, &mut recovered).await?);
+        }
+        if let Some(why) = fs.lacks(&mut recovered)
+            && !mutant!("parafs.missing-is-mounted")
+        {
+            recovered.read_only = Some(why.clone());
+            return Ok((fs.only_read(why), recovered));
+        }
+        fs.medium.settle(cx, Settle::NothingIsMissing).await?;
+        if let Some(rolled) = rolled
+            && !mutant!("parafs.mount-frees-nothing")
+            && recover::settle(cx, &fs, &rolled).await?
+        {
+            fs.free_again(cx, &unnamed, &rolled.segments).await;
         }
         recovered.orphans = fs.end_orphans(cx).await?;
         // A checkpoint behind a clean one says that it is in use. Behind a crash it also keeps what
@@ -297,6 +344,40 @@ impl Fs {
         fs.lock().recovering = false;
         fs.look_after(cx);
         Ok((fs, recovered))
+    }
+
+    /// Why the medium may come to have more than it can give now: pages are missing that the checkpoint or
+    /// an fsync names, or fsyncs may be where nothing can be read.
+    fn lacks(&self, recovered: &mut Recovered) -> Option<String> {
+        let layout = self.sb.layout;
+        let missing =
+            self.lock().segments.missing(|segment| self.medium.pages_there(&layout, segment));
+        let pages = missing.iter().map(|(_, pages)| u64::from(*pages)).sum();
+        recovered.missing = (missing.len() as u32, pages);
+        let why = match (missing.is_empty(), recovered.clean) {
+            (false, _) => {
+                let segments = missing.len();
+                format!("{pages} pages of {segments} segments are missing")
+            }
+            (true, false) if self.medium.has_lost_blocks() => {
+                "fsyncs behind the last checkpoint may be missing".into()
+            }
+            (true, _) => return None,
+        };
+        let doubts = self.medium.doubts();
+        Some(match doubts {
+            Some(doubts) => format!("{why}: {doubts}"),
+            None => format!("{why}: flash blocks that had them are bad, or hold nothing"),
+        })
+    }
+
+    /// Nothing is written from now on.
+    fn only_read(self: Arc<Fs>, why: String) -> Arc<Fs> {
+        {
+            let mut s = self.lock();
+            (s.read_only, s.unmounted, s.recovering) = (Some(why), true, false);
+        }
+        self
     }
 
     /// Frees what heads have had since the checkpoint, of the segments that the checkpoint has no use for: what

@@ -19,12 +19,14 @@ use crate::nodes::{is_dir, is_file};
 use crate::segments::Heat;
 use crate::state::{State, Step, Stop};
 use flashlane_base::mutant;
+use flashlane_ftl::patience::read_again;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
-/// Times that a page is read before it counts as one that was being written when the power went.
+/// Times that a page is read at once. One that can't be read then is read again over time, before it
+/// counts as one that was being written when the power went.
 const TRIES: u32 = 8;
 
 /// Pages that are read at a time.
@@ -58,8 +60,8 @@ struct Sealed {
 struct Looked {
     nodes: Vec<Sealed>,
     pages: u64,
-    /// Of those could not be read.
-    unread: u64,
+    /// Pages (segment, page) that could not be read so far.
+    left: Vec<(u32, u32)>,
 }
 
 /// What a window says of fsyncs: up to which one a mount has taken them, and which of those not.
@@ -150,7 +152,7 @@ pub(crate) async fn roll_forward(
     let mut batches: BTreeMap<u32, Vec<Sealed>> = BTreeMap::new();
     let all = || (0..fs.sb.layout.shape.segments()).map(|s| (s, 0)).collect();
     let (segments, before): (Vec<(u32, u32)>, Option<Words>) = match how {
-        Look::Everywhere => (all(), None),
+        Look::Everywhere => (all(), said(cx, fs, pack).await),
         Look::Mount | Look::Repair => window(cx, fs, pack).await?,
     };
     // All channels at a time.
@@ -164,6 +166,7 @@ pub(crate) async fn roll_forward(
             for from in segments {
                 nodes_in(&theirs, &fs, version, from, how, &mut all).await?;
             }
+            look_again(&theirs, &fs, version, how, &mut all).await?;
             Ok(all)
         }));
     }
@@ -178,7 +181,13 @@ pub(crate) async fn roll_forward(
             }
         };
         recovered.pages_read += looked.pages;
-        unread += looked.unread;
+        unread += looked.left.len() as u64;
+        // The last page of a flash block may be torn. One before it was written.
+        let layout = &fs.sb.layout;
+        let was_written = |(segment, page): &&(u32, u32)| {
+            fs.medium.pages_there(layout, *segment).is_none_or(|there| page + 1 < there)
+        };
+        recovered.unread += looked.left.iter().filter(was_written).count() as u64;
         for found in looked.nodes {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }
@@ -261,9 +270,9 @@ pub(crate) async fn is_last(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pa
     for (segment, page) in with_nodes(&pack.heads, &[], layout.shape.segments()) {
         let mut bytes = vec![0; layout.shape.page_bytes()];
         let addr = layout.addr(segment, page);
-        // What can't be read has not been written.
+        // What can't be read over time either was being written when the power went.
         let is_there = page < layout.shape.segment_pages
-            && medium.read(cx, &layout, addr, &mut bytes).await.is_ok();
+            && medium.read_again(cx, &layout, addr, &mut bytes).await.is_ok();
         let footer = NodePage::check(&bytes, sb.node_seed()).ok().filter(|_| is_there);
         if let Some(later) = footer.filter(|footer| footer.version > pack.version) {
             return Err(lost(later.version));
@@ -279,17 +288,13 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, 
     let (mut given, mut taken) = (Vec::new(), None);
     for number in 0..layout.window_sectors {
         let mut bytes = vec![0; SECTOR];
-        fs.medium.read_meta(cx, layout.window + number, &mut bytes).await?;
+        fs.medium.read_meta_again(cx, layout.window + number, &mut bytes).await?;
         match WindowSector::decode(&bytes, number) {
             Ok(window) if window.version == pack.version => {
                 // This mount goes on with it, and may be cut short as the one before.
                 let named: Vec<u32> = window.segments().map(|(segment, _)| segment).collect();
                 given.extend(window.segments());
-                // The last mount that said so has said all.
-                if let Some(at) = window.words.iter().rposition(|(_, what)| *what == TAKEN_TO) {
-                    let not = window.words[at + 1..].iter().filter(|(_, what)| *what == NOT_TAKEN);
-                    taken = Some(iter::once(&window.words[at]).chain(not).copied().collect());
-                }
+                taken = said_by(&window).or(taken);
                 let mut s = fs.lock();
                 if !mutant!("parafs.window-forgotten") {
                     (s.window_used, s.window) = (number, window.words);
@@ -309,6 +314,27 @@ async fn window(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Result<(Vec<(u32, u32)>, 
         }
     }
     Ok((with_nodes(&pack.heads, &given, layout.shape.segments()), taken))
+}
+
+/// What the last mount that said so has said of fsyncs in a sector of the window: that is all.
+fn said_by(window: &WindowSector) -> Option<Words> {
+    let at = window.words.iter().rposition(|(_, what)| *what == TAKEN_TO)?;
+    let not = window.words[at + 1..].iter().filter(|(_, what)| *what == NOT_TAKEN);
+    Some(iter::once(&window.words[at]).chain(not).copied().collect())
+}
+
+/// What a mount has said of fsyncs, of a window that is damaged: in those sectors of it that are whole.
+async fn said(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Option<Words> {
+    let layout = fs.sb.layout;
+    let mut taken = None;
+    for number in 0..layout.window_sectors {
+        let mut bytes = vec![0; SECTOR];
+        let read = fs.medium.read_meta_again(cx, layout.window + number, &mut bytes).await;
+        let window = read.ok().and_then(|()| WindowSector::decode(&bytes, number).ok());
+        let ours = window.filter(|window| window.version == pack.version);
+        taken = ours.as_ref().and_then(said_by).or(taken);
+    }
+    taken
 }
 
 /// Of the segments that heads had at the checkpoint, and of those `given` since, these may have nodes,
@@ -349,11 +375,49 @@ async fn nodes_in(
         Some(Written::Pages(pages)) => pages,
         Some(Written::Gone) => 0,
     };
-    let pages: Vec<u32> = (from..to).collect();
+    let pages: Vec<(u32, u32)> = (from..to).map(|page| (segment, page)).collect();
+    read_nodes(cx, fs, version, &pages, how, looked).await
+}
+
+/// Reads what could not be read again, over time.
+async fn look_again(
+    cx: &Cx,
+    fs: &Arc<Fs>,
+    version: u64,
+    how: Look,
+    looked: &mut Looked,
+) -> Result<()> {
+    if mutant!("parafs.window-has-no-patience") || mutant!("parafs.nodes-read-once") {
+        return Ok(());
+    }
+    let left = std::mem::take(&mut looked.left);
+    let mut outcome = Ok(());
+    let left = read_again(cx, left, async |left: Vec<(u32, u32)>| {
+        if outcome.is_ok() {
+            outcome = read_nodes(cx, fs, version, &left, how, looked).await;
+        }
+        std::mem::take(&mut looked.left)
+    })
+    .await;
+    looked.left = left;
+    outcome
+}
+
+/// Takes nodes of fsyncs since the checkpoint of this version out of these pages, (segment, page) each. Those
+/// that can't be read are noted.
+async fn read_nodes(
+    cx: &Cx,
+    fs: &Arc<Fs>,
+    version: u64,
+    pages: &[(u32, u32)],
+    how: Look,
+    looked: &mut Looked,
+) -> Result<()> {
+    let layout = fs.sb.layout;
     for piece in pages.chunks(AT_ONCE) {
         let mut reads = Vec::new();
-        for page in piece {
-            let (fs, theirs, addr) = (fs.clone(), cx.clone(), layout.addr(segment, *page));
+        for (segment, page) in piece {
+            let (fs, theirs, addr) = (fs.clone(), cx.clone(), layout.addr(*segment, *page));
             reads.push(cx.spawn_join(async move {
                 let mut bytes = vec![0; layout.shape.page_bytes()];
                 let mut tries = if mutant!("parafs.nodes-read-once") { 1 } else { TRIES };
@@ -366,11 +430,10 @@ async fn nodes_in(
                 }
             }));
         }
-        for read in reads {
+        for (read, (segment, page)) in reads.into_iter().zip(piece) {
             looked.pages += 1;
-            // What can't be read was being written when the power went.
             let Ok(bytes) = read.await else {
-                looked.unread += 1;
+                looked.left.push((*segment, *page));
                 continue;
             };
             let Ok(footer) = NodePage::check(&bytes, fs.sb.node_seed()) else { continue };
@@ -380,7 +443,7 @@ async fn nodes_in(
             }
             let since = footer.version == version || mutant!("parafs.old-nodes-taken");
             if since && footer.batch.number > 0 {
-                looked.nodes.push(Sealed { segment, footer, bytes });
+                looked.nodes.push(Sealed { segment: *segment, footer, bytes });
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::segments::{Segments, Use};
 use crate::state::{State, Step};
 use crate::{New, Time};
 use flashlane_base::mutant;
+use flashlane_ftl::sftl::Settle;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::sync::Arc;
@@ -77,6 +78,9 @@ async fn write(
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
     }
+    // Whoever asks for a repair gives up what can't be read; where nothing is missing nothing is lost.
+    let how = if m.gives_up { Settle::GiveUp } else { Settle::NothingIsMissing };
+    medium.settle(cx, how).await?;
     if m.superblock_lost {
         for copy in 0..mount::SUPERBLOCKS {
             medium.write_meta(cx, copy, &m.sb.encode()).await?;

@@ -251,6 +251,19 @@ impl Segments {
         }
     }
 
+    /// Segments of which pages are valid that are not there: (segment, such pages). `there` says how
+    /// many pages the medium has of each, where it knows.
+    pub(crate) fn missing(&self, there: impl Fn(u32) -> Option<u32>) -> Vec<(u32, u32)> {
+        let pages = self.layout.shape.segment_pages;
+        let lacks = |segment: u32| {
+            let s = &self.all[segment as usize];
+            let from = if s.valid > 0 { there(segment)? } else { pages };
+            let count = (from..pages).filter(|page| bit(&s.entry.valid, *page)).count();
+            (count > 0).then_some((segment, count as u32))
+        };
+        (0..self.all.len() as u32).filter_map(lacks).collect()
+    }
+
     fn set_used(&mut self, segment: u32, used: Use) {
         let region = self.layout.region_of(segment) as usize;
         match used {

@@ -4,7 +4,9 @@
 //! buffer that is as long as it was before is not cleared again; none that is as good as new is in its way. Never: gives one client what was
 //! another's, if each has its own.
 
+use crate::room::Pool;
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 /// Bytes that are kept for a client: a megabyte with the head of a reply, or many that are shorter.
 const KEPT: usize = (1 << 20) + 4096;
@@ -15,13 +17,27 @@ const SHORTEST: usize = 512;
 pub(crate) struct Buffers {
     kept: RefCell<Vec<Vec<u8>>>,
     bytes: Cell<usize>,
+    /// What all clients of a door keep is bounded there.
+    pool: Option<Arc<Pool>>,
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        self.pool.iter().for_each(|pool| pool.use_up(self.bytes.get()));
+    }
 }
 
 impl Buffers {
+    /// Of one of the clients that share a pool.
+    pub(crate) fn of(pool: Arc<Pool>) -> Buffers {
+        Buffers { kept: RefCell::default(), bytes: Cell::default(), pool: Some(pool) }
+    }
+
     /// So many bytes, whatever is in them.
     pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
         let mut buffer = self.kept.borrow_mut().pop().unwrap_or_default();
         self.bytes.set(self.bytes.get() - buffer.capacity());
+        self.pool.iter().for_each(|pool| pool.use_up(buffer.capacity()));
         buffer.resize(bytes, 0);
         buffer
     }
@@ -29,7 +45,8 @@ impl Buffers {
     /// A request is done with it.
     pub(crate) fn keep(&self, buffer: Vec<u8>) {
         let bytes = buffer.capacity();
-        if bytes >= SHORTEST && self.bytes.get() + bytes <= KEPT {
+        let fits = bytes >= SHORTEST && self.bytes.get() + bytes <= KEPT;
+        if fits && self.pool.as_ref().is_none_or(|pool| pool.keep(bytes)) {
             self.bytes.set(self.bytes.get() + bytes);
             self.kept.borrow_mut().push(buffer);
         }

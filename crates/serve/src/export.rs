@@ -48,6 +48,8 @@ pub struct Export {
     device: Arc<dyn BlockDev>,
     /// What clients are told of sectors.
     sector_bytes: u32,
+    /// Clients may change nothing.
+    is_read_only: bool,
     changing: Arc<Ranges>,
 }
 
@@ -103,25 +105,33 @@ impl Export {
     pub fn new(name: &str, device: Arc<dyn BlockDev>) -> Export {
         assert_eq!(device.info().content_bytes, SECTOR_BYTES, "clients want their contents back");
         let (sector_bytes, changing) = (SECTOR_BYTES as u32, Arc::default());
-        Export { name: name.into(), device, sector_bytes, changing }
+        Export { name: name.into(), device, sector_bytes, is_read_only: false, changing }
     }
 
     /// The same device by another way, for another door: who changes a part of a sector here has it alone
     /// there, too.
     pub fn through(&self, device: Arc<dyn BlockDev>) -> Export {
-        let Export { name, sector_bytes, changing, .. } = self;
-        Export {
-            name: name.clone(),
-            device,
-            sector_bytes: *sector_bytes,
-            changing: changing.clone(),
-        }
+        let name = self.name.clone();
+        let changing = match mutant!("serve.doors-apart") {
+            true => Arc::default(),
+            false => self.changing.clone(),
+        };
+        Export { name, device, changing, ..*self }
     }
 
     /// Clients that speak in sectors are told of another size: one of [`SECTOR_SIZES`].
     pub fn with_sectors_of(self, sector_bytes: u32) -> Export {
         assert!(SECTOR_SIZES.contains(&sector_bytes), "{sector_bytes} bytes are no sector");
         Export { sector_bytes, ..self }
+    }
+
+    /// Clients may change nothing, where `only`.
+    pub fn read_only(self, only: bool) -> Export {
+        Export { is_read_only: only, ..self }
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only && !mutant!("serve.read-only-written")
     }
 
     pub fn sector_bytes(&self) -> u32 {
@@ -182,8 +192,11 @@ impl Export {
 
     async fn write_sectors(&self, cx: &Cx, lba: u64, from: &[u8], fua: bool) -> BlockResult {
         let fua = fua && !mutant!("serve.fua-ignored");
-        for (lba, piece) in pieces(lba).zip(from.chunks(PIECE_SECTORS * SECTOR_BYTES)) {
+        let count = from.len().div_ceil(PIECE_SECTORS * SECTOR_BYTES);
+        let all = pieces(lba).zip(from.chunks(PIECE_SECTORS * SECTOR_BYTES));
+        for (n, (lba, piece)) in all.enumerate() {
             let sectors = (piece.len() / SECTOR_BYTES) as u32;
+            let fua = fua && (n + 1 == count || !mutant!("serve.fua-of-the-last-piece"));
             self.device.start(cx, Io::write(lba, sectors, fua, piece)).await?;
         }
         Ok(())
@@ -277,6 +290,7 @@ fn pieces(lba: u64) -> impl Iterator<Item = Lba> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::noting::Noting;
     use flashlane_base::{Ns, Rng};
     use flashlane_rt::{CostTable, Virtual};
     use flashlane_testkit::Ram;
@@ -323,6 +337,30 @@ mod tests {
         assert_eq!(small.check(end - 512, 1024), Err(Failure::Beyond));
     }
 
+    /// A long write goes below in pieces, each of which is durable by itself.
+    #[test]
+    fn every_piece_of_a_write_is_as_durable_as_the_write() {
+        let long = 2 * PIECE_SECTORS + 3;
+        let disk = Noting::new(long as u64 + 1);
+        let virt = Virtual::new(1, 1, CostTable::zero());
+        let (cx, noting) = (virt.cx(), disk.clone());
+        let main = async move {
+            let export = Export::new("noting", noting.clone());
+            for fua in [true, false] {
+                for (offset, bytes) in [(0, long * SECTOR_BYTES), (512, 4096), (0, 100)] {
+                    let data = vec![1; bytes];
+                    export.write(&cx, offset, &data, fua).await.expect("it writes");
+                    let notes = noting.notes();
+                    let writes: Vec<_> =
+                        notes.iter().filter(|note| note.op == BlockOp::Write).collect();
+                    assert_eq!(writes.len(), bytes.div_ceil(PIECE_SECTORS * SECTOR_BYTES));
+                    assert!(writes.iter().all(|note| note.fua == fua), "{fua}: {writes:?}");
+                }
+            }
+        };
+        virt.run(main).expect("it ends");
+    }
+
     /// Many at a time, each on bytes of its own, so that what must come out is known, while sectors are
     /// shared by several of them.
     #[test]
@@ -330,6 +368,8 @@ mod tests {
         const EACH: u64 = 256;
         for seed in 0..40 {
             let export = Rc::new(export(seed).with_sectors_of(512));
+            // Half of them come by another door.
+            let other = Rc::new(export.through(export.device.clone()));
             let mut rng = Rng::stream(seed, "changes", 0);
             let slots = export.bytes() / EACH;
             let want = Rc::new(RefCell::new(vec![0; export.bytes() as usize]));
@@ -358,7 +398,8 @@ mod tests {
                         0 | 1 => wanted.borrow_mut()[part].fill(0),
                         _ => wanted.borrow_mut()[part].copy_from_slice(&data),
                     }
-                    let (export, theirs) = (theirs.clone(), cx.clone());
+                    let by = if rng.below(2) == 0 { &theirs } else { &other };
+                    let (export, theirs) = (by.clone(), cx.clone());
                     tasks.push(cx.spawn_join(async move {
                         let (cx, bytes) = (&theirs, bytes as u64);
                         match what {

@@ -1,14 +1,17 @@
 //! HTTP: a page for programs that watch a drive (the little of HTTP/1.1 that a scrape needs).
 //!
-//! Owns: the listener, clients, heads of requests, answers. Promises: those of [`crate`]; one page, made when
-//! it is asked for; a client sends at most [`HEAD_MAX`] bytes of head, has [`DEADLINE`] for everything, and
-//! is answered once; who wants something else is told so in words; the core has as long for others as the
-//! last page took to make. Never: reads a body, keeps a connection, knows what is on the page.
+//! Owns: the listener, clients, heads of requests, answers. Promises: those of [`crate`]; one page,
+//! made when it is asked for; a client sends at most [`HEAD_MAX`] bytes of head, has [`DEADLINE`]
+//! for everything, and is answered once; clients that are slow to ask or to take the answer make
+//! room for others where all seats are taken; who wants something else is told so in words; the
+//! core has as long for others as the last page took to make. Never: reads a body, keeps a
+//! connection, knows what is on the page.
 
+use crate::seats::{Seat, Seats};
 use crate::stop::first;
 use crate::{Client, Listener, Stop};
 use flashlane_base::{Ns, mutant};
-use flashlane_rt::{Credits, Cx, Watched};
+use flashlane_rt::{Cx, Watched};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -18,8 +21,11 @@ use std::sync::Arc;
 const HEAD_MAX: usize = 8 << 10;
 /// What a client may send beyond its head, so that closing does not take the answer back.
 const REST_MAX: usize = 64 << 10;
-/// Clients at a time; others wait to be accepted.
-const CLIENTS_MAX: u64 = 16;
+/// Clients at a time.
+const CLIENTS_MAX: usize = 128;
+/// Where all seats are taken a client that has this process wait for so long gives its seat to the
+/// next one.
+const PATIENCE: Ns = Ns::from_ms(100);
 /// A client has so long to ask and to take the answer.
 const DEADLINE: Ns = Ns::from_secs(10);
 /// At a stop an answer under way has so long.
@@ -49,37 +55,27 @@ struct Site {
 pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Arc<Stop>) -> io::Result<()> {
     let listener = listener.watched(cx)?;
     let site = Rc::new(Site { page, rested: Cell::new(Ns::ZERO) });
-    let seats = Rc::new(Credits::new(CLIENTS_MAX));
-    let seat = u64::from(!mutant!("serve.http-seats-endless"));
-    while stop.unless_up(cx, seats.acquire(cx, seat)).await.is_some() {
-        let accepted = stop.unless_up(cx, listener.io(|listener| listener.accept())).await;
-        match accepted {
-            None => {
-                seats.release(cx, seat);
-                break;
-            }
-            Some(Err(_)) => {
-                seats.release(cx, seat);
-                let _ = stop.unless_up(cx, cx.sleep(AGAIN)).await;
-            }
-            Some(Ok(client)) => {
-                let (seats, stop, site, cx) =
-                    (seats.clone(), stop.clone(), site.clone(), cx.clone());
-                cx.clone().spawn(async move {
-                    let over = async {
-                        stop.wait(&cx).await;
-                        cx.sleep(parting()).await;
-                    };
-                    let over = first(cx.sleep(deadline()), over);
-                    // What goes wrong with a client ends that client.
-                    let _ = first(attend(&cx, client, &site), over).await;
-                    seats.release(&cx, seat);
-                });
-            }
-        }
+    let seats = Seats::new(CLIENTS_MAX, PATIENCE, PATIENCE);
+    while let Some(accepted) = stop.unless_up(cx, listener.io(|listener| listener.accept())).await {
+        let Ok(client) = accepted else {
+            let _ = stop.unless_up(cx, cx.sleep(AGAIN)).await;
+            continue;
+        };
+        let Some(number) = stop.unless_up(cx, seats.take(cx)).await else { break };
+        let seat = seats.sit(cx, number);
+        let (stop, site, cx) = (stop.clone(), site.clone(), cx.clone());
+        cx.clone().spawn(async move {
+            let over = async {
+                stop.wait(&cx).await;
+                cx.sleep(parting()).await;
+            };
+            let over = first(first(cx.sleep(deadline()), over), seat.is_wanted());
+            // What goes wrong with a client ends that client.
+            let _ = first(attend(&cx, client, &site, &seat), over).await;
+        });
     }
     drop(listener);
-    seats.acquire(cx, CLIENTS_MAX).await;
+    seats.all(cx).await;
     Ok(())
 }
 
@@ -96,7 +92,7 @@ fn parting() -> Ns {
 }
 
 /// One client. It may be given up at any time.
-async fn attend(cx: &Cx, client: Client, site: &Site) -> io::Result<()> {
+async fn attend(cx: &Cx, client: Client, site: &Site, seat: &Seat) -> io::Result<()> {
     let client = cx.watch(client)?;
     let mut head = Vec::with_capacity(1024);
     let asked = loop {
@@ -117,10 +113,12 @@ async fn attend(cx: &Cx, client: Client, site: &Site) -> io::Result<()> {
             break Err(Refusal(431, "Request Header Fields Too Large", why));
         }
     };
+    seat.idles(false);
     let answer = match asked {
         Ok(asked) => answer(cx, site, &asked).await,
         Err(refusal) => refusal.answer("", true),
     };
+    seat.idles(true);
     say(&client, &answer).await?;
     part(&client).await
 }

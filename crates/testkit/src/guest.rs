@@ -260,6 +260,20 @@ impl Guest {
         self.file.metadata().expect("a file").len()
     }
 
+    /// Cuts the memory off behind so many bytes. This guest must touch nothing of that any more,
+    /// either.
+    ///
+    /// # Panics
+    /// It can't be cut.
+    pub fn cut_memory(&self, bytes: u64) {
+        ftruncate(&self.file, bytes).expect("it was not sealed");
+    }
+
+    /// Rings the server, whatever it wants.
+    pub fn kick(&self, queue: usize) {
+        self.rings[queue].kick.write(1).expect("an event");
+    }
+
     pub fn put(&self, at: u64, bytes: &[u8]) {
         self.memory.write_slice(bytes, GuestAddress(at)).expect("a place in memory");
     }

@@ -46,6 +46,8 @@ pub struct Up {
     pub check_idle: Check,
     /// It may become read-only.
     pub may_give_up: bool,
+    /// A part of the medium is gone, or will be in this life: any read may fail.
+    pub reads_may_fail: bool,
     /// What it acknowledges survives a power cut, flushed or not.
     pub ack_is_durable: bool,
     /// Its state in a line, for whoever looks at a hang.
@@ -751,6 +753,9 @@ impl Life {
             Arc::new(oracle.with_durable_acks(up.ack_is_durable))
         };
         let oracle = self.oracle.get_or_init(new).clone();
+        if up.reads_may_fail {
+            oracle.admit_any_error();
+        }
         let plan = &self.span.plan;
         let host = Host::new(dev, oracle, plan.watched, up.may_give_up);
         let host = host.noting(plan.moments.clone()).aimed(self.span.aim().cloned());

@@ -110,6 +110,7 @@ impl Machine for RamMachine {
                 knob: None,
                 check_idle: Box::new(|| Ok(())),
                 may_give_up: false,
+                reads_may_fail: false,
                 ack_is_durable: false,
                 state: Box::new(String::new),
                 stop: Box::pin(async { Ok(()) }),
@@ -488,6 +489,7 @@ impl Layered {
                 idle.walk()
             }),
             may_give_up: self.on.faulty || self.on.tight && layers.cuts_take_room(),
+            reads_may_fail: false,
             ack_is_durable: layers.acks_are_durable(),
             state: Box::new(move || state.state()),
             stop: Box::pin(async move {

@@ -18,7 +18,7 @@ use crate::stacks::{Layered, Unmounted};
 use crate::swarm::Boxed;
 use flashlane_base::{Geometry, Lba, Location, Ns, OOB_BYTES, Rng};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_ftl::layer::MountHow;
+use flashlane_ftl::layer::{MountHow, Refusal};
 use flashlane_media::fault::{Fault, FaultKind};
 use flashlane_ocssd::device::{Device, Request, Scatter};
 use flashlane_rt::Cx;
@@ -182,7 +182,10 @@ impl Vanishing {
         let clean = self.events.borrow_mut().stopped_at.take();
         let hurt = self.events.borrow().is_hurt;
         if rng.below(4) == 0 {
-            return self.mount(boot).await.map_err(|e| e.what);
+            return match self.mount(boot).await {
+                Err(e) if hurt && e.refusal.is_some() => self.accepted(boot).await,
+                up => up.map_err(|e| e.what),
+            };
         }
         // Most of the time from the first command on; else in the middle of the mount.
         let (at_once, magnitude) = (rng.below(3) > 0, rng.below(9));
@@ -228,7 +231,7 @@ impl Vanishing {
     }
 
     /// Judges a mount that was refused while `loss` lasts: tries it once more, then without the
-    /// loss, or, if the loss is for good, with `accept_lost`.
+    /// loss, or, if a die is dead, with `accept_lost`.
     async fn refused(
         &self,
         boot: &Boot,
@@ -244,7 +247,10 @@ impl Vanishing {
         if clean && loss.from == 1 && loss.unit.pus(&geo).len() == 1 && geo.pus() > 2 {
             return Err(format!("a clean stop, then {loss:?}, and no mount: {}", first.what));
         }
-        let lasts = !matches!(loss.unit, Unit::Reads(_));
+        // Of one that began in the middle of the first mount, that one may have ended in no verdict:
+        // its log could not go on.
+        let is_verdict = loss.from == 1 || first.refusal != Some(Refusal::Damaged);
+        let lasts = is_verdict && !matches!(loss.unit, Unit::Reads(_));
         match self.mount(boot).await {
             Ok(_) if lasts => {
                 let why = first.what;
@@ -256,11 +262,20 @@ impl Vanishing {
         }
         if !loss.unit.is_for_good() {
             self.heal();
-            return self
-                .mount(boot)
-                .await
-                .map_err(|e| format!("{loss:?} is over, and it does not mount: {}", e.what));
+            match self.mount(boot).await {
+                Err(e) if e.refusal.is_some() && self.events.borrow().is_hurt => {}
+                up => {
+                    return up.map_err(|e| {
+                        format!("{loss:?} is over, and it does not mount: {}", e.what)
+                    });
+                }
+            }
         }
+        self.accepted(boot).await
+    }
+
+    /// Mounts with `accept_lost`, since a die is dead. If even that is refused the run is over.
+    async fn accepted(&self, boot: &Boot) -> Result<Up, String> {
         boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
         let how = MountHow { accept_lost: true, undo_discards: false };
         match self.inner.raised(boot, how).await {
@@ -273,16 +288,16 @@ impl Vanishing {
         }
     }
 
-    /// In half of the lives a unit vanishes while the stack is in use.
-    fn strike_later(&self, boot: &Boot, life: u64) {
+    /// In half of the lives a unit vanishes while the stack is in use. True if one will.
+    fn strike_later(&self, boot: &Boot, life: u64) -> bool {
         let mut rng = self.rng(life | 1 << 32);
-        let (Some(geo), true) = (self.geometry(), rng.below(2) == 0) else { return };
+        let (Some(geo), true) = (self.geometry(), rng.below(2) == 0) else { return false };
         let loss = Loss { unit: Unit::draw(&mut rng, &geo), from: 1 };
         let magnitude = 14 + rng.below(14);
         let after = boot.cx.now() + Ns::from_ns(rng.below(1 << magnitude));
         self.events.borrow_mut().is_hurt |= loss.unit.is_for_good();
         self.strike(loss, after);
-        boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+        true
     }
 }
 
@@ -294,7 +309,9 @@ impl Machine for Vanishing {
                 true => self.again(&boot, life).await?,
                 false => self.mount(&boot).await.map_err(|e| e.what)?,
             };
-            self.strike_later(&boot, life);
+            let strikes = self.strike_later(&boot, life);
+            // A life in which a die died may have been cut before its mount came to an end.
+            let reads_may_fail = strikes || self.events.borrow().is_hurt;
             let (me, check) = (self.clone(), up.check_stopped);
             let check_stopped = Box::new(move || {
                 check()?;
@@ -304,7 +321,7 @@ impl Machine for Vanishing {
                 me.events.borrow_mut().stopped_at = Some(places);
                 Ok(())
             });
-            Ok(Up { check_stopped, may_give_up: true, ..up })
+            Ok(Up { check_stopped, may_give_up: true, reads_may_fail, ..up })
         })
     }
     fn cut(&self, at: Ns, seed: u64) {
@@ -373,13 +390,13 @@ impl Machine for Troubled {
                 true => self.again(&boot, &mut rng).await?,
                 false => self.inner.raised(&boot, MountHow::default()).await.map_err(|e| e.what)?,
             };
-            if rng.below(2) == 0 && boot.oracle.get().is_some() {
+            let reads_may_fail = rng.below(2) == 0;
+            if reads_may_fail {
                 let trouble = Trouble::draw(&mut rng);
                 self.events.borrow_mut().happened(format!("{trouble:?}"));
                 self.inner.set_trouble(Some(trouble));
-                boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
             }
-            Ok(Up { may_give_up: true, ..up })
+            Ok(Up { may_give_up: true, reads_may_fail, ..up })
         })
     }
     fn cut(&self, at: Ns, seed: u64) {

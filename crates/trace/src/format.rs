@@ -21,8 +21,11 @@ listed! {
         Blkparse: "blkparse", "txt", "blkparse text";
         /// Binary of blktrace, a file per CPU.
         Blktrace: "blktrace", "blktrace", "blktrace binary";
-        /// ASCII of MQSim and DiskSim.
-        Mqsim: "mqsim", "txt", "MQSim/DiskSim ASCII";
+        /// ASCII of MQSim.
+        Mqsim: "mqsim", "txt", "MQSim ASCII";
+        /// ASCII of DiskSim: as many numbers as MQSim's, in ms. Nothing in a file tells it from others, so that it
+        /// has to be named.
+        Disksim: "disksim", "ascii", "DiskSim ASCII";
         /// ASCII of SSDSim: MQSim's columns, always in ns.
         Ssdsim: "ssdsim", "txt", "SSDSim ASCII";
         /// MSR Cambridge.

@@ -4,8 +4,10 @@
 //! Promises: mean and maximum are exact; a percentile is at most 0.1% above the value it names.
 //! Never: drops a value; one beyond an hour counts as an hour in the percentiles.
 
+use flashlane_base::mutant;
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 /// Values above this share the last bucket; the maximum is kept exactly beside it.
 const TRACKED_MAX_NS: u64 = 3_600_000_000_000;
@@ -106,8 +108,8 @@ impl Latencies {
     }
 }
 
-/// A distribution, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// A distribution, in nanoseconds. Written out, one without values has none: 0 would be a latency.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyNs {
     /// Number of values.
     pub count: u64,
@@ -125,6 +127,32 @@ pub struct LatencyNs {
     pub p99_99: u64,
     /// Largest.
     pub max: u64,
+}
+
+impl LatencyNs {
+    /// A number of it, where there are values of which it is one.
+    pub fn of_values(&self, ns: u64) -> Option<u64> {
+        (self.count > 0 || mutant!("results.zero-for-none")).then_some(ns)
+    }
+}
+
+impl Serialize for LatencyNs {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(8))?;
+        map.serialize_entry("count", &self.count)?;
+        for (name, ns) in [
+            ("mean", self.mean),
+            ("p50", self.p50),
+            ("p90", self.p90),
+            ("p99", self.p99),
+            ("p99_9", self.p99_9),
+            ("p99_99", self.p99_99),
+            ("max", self.max),
+        ] {
+            map.serialize_entry(name, &self.of_values(ns))?;
+        }
+        map.end()
+    }
 }
 
 impl From<&Latencies> for LatencyNs {
@@ -170,6 +198,18 @@ mod tests {
     fn an_empty_distribution_is_all_zeros() {
         let h = Latencies::default();
         assert_eq!((h.count(), h.mean_ns(), h.percentile_ns(99.0), h.max_ns()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn an_empty_distribution_is_written_without_numbers() {
+        let written = |h: &Latencies| serde_json::to_value(LatencyNs::from(h)).unwrap();
+        let mut h = Latencies::default();
+        assert_eq!(
+            (&written(&h)["count"], &written(&h)["p99"]),
+            (&0.into(), &serde_json::Value::Null)
+        );
+        h.record(0);
+        assert_eq!((&written(&h)["p99"], &written(&h)["max"]), (&0.into(), &0.into()));
     }
 
     /// Longer than an hour still shows in the maximum.

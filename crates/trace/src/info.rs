@@ -4,7 +4,7 @@
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
 use super::journals::Journals;
-use super::scan::{OpCount, Scan, Summary};
+use super::scan::{OpCount, Scan, Summary, WHOLE_SECONDS};
 use crate::device::Devices;
 use crate::histogram::LatencyNs;
 use crate::record::Action;
@@ -20,6 +20,8 @@ pub struct Info {
     pub file: String,
     /// Format.
     pub format: String,
+    /// The format was told by numbers alone, which other formats have, too.
+    pub guessed: bool,
     /// Files that it is kept in: more than one where each CPU has its own.
     pub files: usize,
     /// Lines, or records of a binary format.
@@ -69,6 +71,8 @@ pub struct ActionInfo {
     pub backwards_records: u64,
     /// By how much at most.
     pub backwards_max_ns: u64,
+    /// Requests at the second of the one before, where times are whole seconds.
+    pub whole_second_requests: u64,
     /// Bytes of distinct places touched by reads and writes (rounded up to `place_bytes`).
     pub footprint_bytes: u64,
     /// Unit of that.
@@ -111,6 +115,7 @@ impl Info {
         Info {
             file: scan.source.name(),
             format: scan.format.to_string(),
+            guessed: scan.guessed,
             files: scan.files,
             lines: scan.counts.lines,
             parts: scan.format.part(),
@@ -131,7 +136,9 @@ impl Info {
 
     /// For people.
     pub fn to_text(&self) -> String {
-        let mut text = format!("{}: {}, {} {}", self.file, self.format, self.lines, self.parts);
+        let guessed = if self.guessed { " (guessed of numbers alone)" } else { "" };
+        let (format, lines) = (&self.format, self.lines);
+        let mut text = format!("{}: {format}{guessed}, {lines} {}", self.file, self.parts);
         if self.files > 1 {
             text += &format!(" in {} files, one per CPU", self.files);
         }
@@ -175,12 +182,17 @@ impl Info {
         text + &self.journals.as_ref().map(Journals::to_text).unwrap_or_default()
     }
 
-    /// One line: good, with what is unusual about it.
+    /// One line: good, with what is unusual about it. What was guessed is plausible at most.
     pub fn verdict(&self) -> String {
         let a = &self.actions[0];
         let mut text = format!(
-            "{}: good: {}, {} {}, {} requests ({} events), {} device(s)",
+            "{}: {}: {}, {} {}, {} requests ({} events), {} device(s)",
             self.file,
+            if self.guessed {
+                "plausible, but its format was guessed of numbers alone"
+            } else {
+                "good"
+            },
             self.format,
             self.lines,
             self.parts,
@@ -191,6 +203,7 @@ impl Info {
         for (n, what) in [
             (a.backwards_records, "records earlier than the one before them"),
             (a.unaligned_requests, "requests off 4 KiB boundaries (they will be widened)"),
+            (a.whole_second_requests, WHOLE_SECONDS),
         ] {
             if n > 0 {
                 text += &format!("; {n} {what}");
@@ -249,6 +262,7 @@ fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> Actio
         longest_bytes: s.longest_bytes,
         backwards_records: s.backwards,
         backwards_max_ns: s.backwards_max_ns,
+        whole_second_requests: s.whole_seconds.shared(),
         footprint_bytes: (places.iter().count() as u64) << places.shift(),
         place_bytes: 1 << places.shift(),
         devices: devices(s, names),
@@ -304,6 +318,9 @@ fn details(a: &ActionInfo) -> String {
             Ns::from_ns(a.backwards_max_ns)
         ),
     };
+    if a.whole_second_requests > 0 {
+        text += &format!("  {} {WHOLE_SECONDS}\n", a.whole_second_requests);
+    }
     for d in a.devices.iter().take(DEVICES_SHOWN) {
         text += &format!(
             "  device {}: {} requests, bytes {} to {} ({})\n",

@@ -23,6 +23,7 @@ pub mod carries;
 mod contain;
 pub mod convert;
 pub mod device;
+mod doubt;
 pub mod format;
 pub mod histogram;
 pub mod info;

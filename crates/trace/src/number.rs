@@ -55,6 +55,16 @@ impl Clock {
         u64::try_from(ns).ok()
     }
 
+    /// Times in it have no fraction.
+    pub fn is_whole(&self) -> bool {
+        self.digits == 0
+    }
+
+    /// What whole numbers of this unit tell apart, in ns.
+    pub fn resolution_of_integers_ns(&self) -> u64 {
+        (self.ns / self.per).max(1)
+    }
+
     /// The finest time that is written, in ns.
     pub fn resolution_ns(&self) -> u64 {
         (self.ns / self.per / 10u64.pow(self.digits)).max(1)

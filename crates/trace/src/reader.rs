@@ -8,16 +8,17 @@
 use super::blkparse;
 use super::blktrace::{self, Event, Merge};
 use super::device::Devices;
-use super::lines::{LINE_BYTES_MAX, LineError, Lines};
-use super::number::Clock;
+use super::lines::{Fields, LINE_BYTES_MAX, LineError, Lines, decimal};
+use super::number::{Clock, S};
 use super::parquet::{self, Rows};
-use super::table::{Context, Line, Table, Wrong};
+use super::table::{Context, Line, Table, Unwrap, Wrong};
 use super::tables::{self, TABLES};
 use crate::device::DeviceId;
 use crate::format::Format;
 use crate::record::{Action, Expected, TraceError, TraceRecord, shown};
 use crate::source::TraceSource;
 use bytes::Bytes;
+use flashlane_base::mutant;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
@@ -28,8 +29,13 @@ pub struct Reading {
     pub format: Option<Format>,
     /// Which event of a request is replayed; chosen by content when absent.
     pub action: Option<Action>,
-    /// Unit of MQSim's times, which its own configuration sets; ns when absent.
+    /// Unit of the column of times, in place of the format's own. MQSim's is set by its own configuration.
     pub time_unit: Option<Clock>,
+    /// Times are those of a 32-bit clock, which goes on counting where it begins anew.
+    pub unwrap: bool,
+    /// What is implausible is no error: times with a fraction where the format has none, requests faster than any
+    /// device.
+    pub take_as_is: bool,
     /// fio's `wait` counts from the log's beginning (axboe/fio#756), not from the wait before
     /// (fio's HOWTO).
     pub wait_from_start: bool,
@@ -64,6 +70,8 @@ pub struct Reader {
     input: Input,
     /// A line has been read, but not parsed: recognition looked at it.
     held: bool,
+    /// See [`Reader::is_guessed`].
+    guessed: bool,
     context: Context,
     counts: Counts,
     notes: Vec<(u64, String)>,
@@ -84,6 +92,8 @@ impl Reader {
         let mut context = Context {
             time_unit: reading.time_unit,
             wait_from_start: reading.wait_from_start,
+            unwrap: reading.unwrap.then(Unwrap::default),
+            take_as_is: reading.take_as_is,
             ..Context::default()
         };
         let input = match reading.format.or_else(|| binary_format(&head)) {
@@ -104,7 +114,8 @@ impl Reader {
         };
         let notes = Vec::new();
         let counts = Counts::default();
-        let mut reader = Reader { file, input, held: false, context, counts, notes, last_ns: 0 };
+        let (held, guessed, last_ns) = (false, false, 0);
+        let mut reader = Reader { file, input, held, guessed, context, counts, notes, last_ns };
         if let Input::Blkparse(_) = reader.input {
             reader.recognize(reading.format)?;
         }
@@ -116,8 +127,11 @@ impl Reader {
     fn check(&self, reading: &Reading) -> Result<(), TraceError> {
         let format = self.format();
         let why = match () {
-            _ if reading.time_unit.is_some() && format != Format::Mqsim => {
-                "a unit of time is for MQSim's format; this one's is fixed"
+            _ if reading.time_unit.is_some() && self.clock().is_none() => {
+                "a unit of time is for tables with a column of times; this format's is fixed"
+            }
+            _ if reading.unwrap && self.clock().is_none() => {
+                "a clock of 32 bits is for tables with a column of times; this format's has 64"
             }
             _ if reading.wait_from_start && format != Format::Fio2 => {
                 "waits are in version 2 of fio's I/O log; this trace has times"
@@ -149,6 +163,10 @@ impl Reader {
             };
             let header = table.is_some_and(|t| t.is_header(line));
             self.held = true;
+            self.guessed = want.is_none()
+                && !header
+                && table.is_some_and(Table::is_of_numbers)
+                && !mutant!("trace.sure");
             let Some(table) = table else { return Ok(()) };
             if table.magic.is_some() && !header {
                 let expected = "the first line of a log, `fio version 2 iolog` or 3";
@@ -177,6 +195,21 @@ impl Reader {
             Input::Table(_, table) => table.format,
             Input::Blktrace(_) => Format::Blktrace,
             Input::Parquet(_) => Format::Parquet,
+        }
+    }
+
+    /// The format was told by numbers alone, which other formats have, too, and the user did not name it.
+    pub fn is_guessed(&self) -> bool {
+        self.guessed
+    }
+
+    /// The unit of its column of times, where it has one.
+    pub fn clock(&self) -> Option<Clock> {
+        match &self.input {
+            Input::Table(_, table) => {
+                table.clock().map(|own| self.context.time_unit.unwrap_or(own))
+            }
+            _ => None,
         }
     }
 
@@ -416,6 +449,14 @@ pub fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
     }
 }
 
+/// Whether it could be of MQSim, but for a fraction in its time.
+fn is_five_numbers(line: &[u8]) -> bool {
+    let fields: Vec<&[u8]> = Fields::new(line).map(|(_, field)| field).collect();
+    let [time, rest @ ..] = &fields[..] else { return false };
+    let is_time = time.contains(&b'.') && S.read(time).is_some();
+    is_time && rest.len() == 4 && rest.iter().all(|field| decimal(field).is_some())
+}
+
 /// What a first line of no known format looks like.
 fn resemblance(line: &[u8]) -> &'static str {
     let commas = line.iter().filter(|b| **b == b',').count();
@@ -424,6 +465,11 @@ fn resemblance(line: &[u8]) -> &'static str {
     }
     if line.starts_with(b"[") || line.contains(&b'=') {
         return "It looks like a configuration file.";
+    }
+    if is_five_numbers(line) {
+        return "It has five numbers with a fraction in the first, a time. DiskSim's are `time(ms) devno blkno size \
+                flags`: `--format disksim`. MQSim's and SSDSim's times are whole: `--format mqsim --time-unit s` (or \
+                ms, us) reads others. MiDAS's, `time(s) type block size stream`, are not read.";
     }
     match commas {
         6 => "It has seven fields like MSR's; `--format msr` shows which one is wrong.",

@@ -108,6 +108,8 @@ pub enum Expected {
     Number(&'static str),
     /// Something else, said in words.
     Text(&'static str),
+    /// A whole number of this unit of time, and there is a fraction of it.
+    Fraction(&'static str),
 }
 
 impl fmt::Display for Expected {
@@ -115,6 +117,11 @@ impl fmt::Display for Expected {
         match self {
             Expected::Fields(what) | Expected::Text(what) => write!(f, "expected {what}"),
             Expected::Number(what) => write!(f, "expected a number: {what}"),
+            Expected::Fraction(unit) => write!(
+                f,
+                "expected a time in whole {unit}, and this has a fraction: say its unit (`--time-unit s`, `ms`, `us`), or \
+                 that it is another format (`--format disksim` has times in ms), or `--take-as-is`"
+            ),
         }
     }
 }
@@ -195,6 +202,17 @@ pub enum TraceError {
     /// What was said about a trace does not suit its format.
     #[error("{file} is {format}: {why}")]
     Reading { file: String, format: Format, why: &'static str },
+    /// It could be read, but what came out can't be.
+    #[error(
+        "{file}: read as {format}, but {why}. If that is how it is, say `--take-as-is` (beside the trace in an \
+         experiment: `take_as_is = true`)"
+    )]
+    Implausible {
+        file: String,
+        format: Format,
+        /// What came out, why it can't be, and what it may be.
+        why: String,
+    },
     #[error("{file}: interrupted")]
     Interrupted { file: String },
     #[error("{file}:{line}: the line is longer than {max} bytes; this is no trace")]

@@ -3,14 +3,15 @@
 //! Owns: the thread that writes the file, what is on its way to it, the order of records. Promises:
 //! records are written in the order in which requests were made, each with the time that it took,
 //! unless more than [`OPEN_MAX`] came after it before it ended; memory is bounded: who is faster
-//! than the file waits for it, and how often is told; the file has its name when it is whole, and
-//! `.part` behind it until then. Never: looks at a clock.
+//! than the file waits for it, and how often is told; the file has its name when it is whole
+//! (`flashlane_base::fresh`). Never: looks at a clock.
 
 use super::carries::Shaper;
 use super::writer::Writer;
 use crate::device::DeviceId;
 use crate::format::Format;
 use crate::record::{TraceOp, TraceRecord};
+use flashlane_base::fresh::{Fresh, Unmade, only_files};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -48,6 +49,8 @@ pub enum RecordError {
     Contents { format: Format },
     #[error("cannot record to {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error("cannot record to {}: {source}", path.display())]
+    Place { path: PathBuf, source: Unmade },
 }
 
 /// What a recording came to.
@@ -98,6 +101,8 @@ pub struct Recording {
     batch: Vec<Row>,
     batch_bytes: usize,
     to: SyncSender<Vec<Row>>,
+    /// The file, until it is whole.
+    file: Fresh,
     thread: JoinHandle<io::Result<()>>,
     sums: Recorded,
     /// The thread takes nothing more: it says why at the end.
@@ -127,15 +132,13 @@ impl Recording {
             _ => return Err(RecordError::Format { format }),
         }
         let failed = |source| RecordError::Io { path: take.to.clone(), source };
-        let part = part_of(&take.to);
-        let file = File::create(&part).map_err(failed)?;
-        // From here on what was made goes where nothing comes of it.
-        let failed = |source| {
-            let _ = std::fs::remove_file(&part);
-            failed(source)
-        };
+        // A pipe takes no recording: its order is known when it ends, and a stop must not wait for
+        // a reader.
+        let file = Fresh::begin(&take.to, only_files)
+            .map_err(|source| RecordError::Place { path: take.to.clone(), source })?;
         let contents = !take.contents.is_empty();
-        let writer = Writer::with_contents(file, format, names, contents).map_err(failed)?;
+        let written = file.file().try_clone().map_err(failed)?;
+        let writer = Writer::with_contents(written, format, names, contents).map_err(failed)?;
         let (to, from) = sync_channel(BATCHES);
         let work = Box::new(move || write(writer, format, &from));
         let thread = spawn(work).map_err(failed)?;
@@ -147,6 +150,7 @@ impl Recording {
             batch: Vec::new(),
             batch_bytes: 0,
             to,
+            file,
             thread,
             sums,
             is_broken: false,
@@ -226,29 +230,20 @@ impl Recording {
             self.pass_on();
         }
         self.send();
-        let Recording { take: Take { to: path, .. }, to, thread, sums, .. } = self;
+        let Recording { take: Take { to: path, .. }, to, file, thread, sums, .. } = self;
         drop(to);
-        let part = part_of(&path);
         let done = thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread ended")));
-        match done.and_then(|()| std::fs::rename(&part, &path)) {
-            Ok(()) => Ok(sums),
-            Err(source) => {
-                let _ = std::fs::remove_file(&part); // what is wrong is said already
-                Err(RecordError::Io { path, source })
-            }
+        match done {
+            Ok(()) => file.commit(only_files),
+            Err(e) => Err(e.into()),
         }
+        .map_err(|source| RecordError::Place { path, source })?;
+        Ok(sums)
     }
 }
 
 /// What the thread does.
 type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
-
-/// The name of a file that is not whole.
-fn part_of(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    name.into()
-}
 
 fn write(mut writer: Writer<File>, format: Format, batches: &Receiver<Vec<Row>>) -> io::Result<()> {
     let mut shaper = Shaper::new(format.carries(), 0);
@@ -263,7 +258,7 @@ fn write(mut writer: Writer<File>, format: Format, batches: &Receiver<Vec<Row>>)
             }
         }
     }
-    writer.finish()?.sync_all()
+    writer.finish().map(drop)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! they are few enough. Promises: bounded memory; the places are kept coarser when there are many. Never: decides
 //! where anything lies.
 
+use super::doubt;
 use super::kept::{self, Kept};
 use super::pair::{Open, Paired, WINDOW_MAX};
 use super::reader::{Counts, Reader, Reading};
@@ -186,7 +187,41 @@ pub struct Summary {
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
     /// What reads and writes touched, if it was noted.
     pub(super) places: Option<Places>,
+    /// Of requests with data, if there was one.
+    pub(super) varies: Option<Varies>,
+    /// Times are whole seconds, all of them, and some requests have the same.
+    pub whole_seconds: WholeSeconds,
     previous_ns: u64,
+}
+
+/// What differs between requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Varies {
+    first: (u64, u64),
+    /// First bytes.
+    pub(super) offset: bool,
+    pub(super) length: bool,
+}
+
+/// Whether a trace's clock ticks once a second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WholeSeconds {
+    /// Some time was none.
+    parts: bool,
+    /// Requests at the time of the one before.
+    same: u64,
+}
+
+impl WholeSeconds {
+    fn note(&mut self, ns: u64, previous_ns: u64) {
+        self.parts |= !ns.is_multiple_of(1_000_000_000);
+        self.same += u64::from(ns == previous_ns);
+    }
+
+    /// Requests that share their second with the one before, where a second is all that the times say.
+    pub fn shared(&self) -> u64 {
+        if self.parts { 0 } else { self.same }
+    }
 }
 
 impl Summary {
@@ -213,6 +248,7 @@ impl Summary {
             self.backwards += 1;
             self.backwards_max_ns = self.backwards_max_ns.max(self.previous_ns - r.ts_ns);
         }
+        self.whole_seconds.note(r.ts_ns, self.previous_ns);
         self.previous_ns = r.ts_ns;
         device.requests += 1;
         if let Some(places) = &mut self.places {
@@ -221,6 +257,11 @@ impl Summary {
         if r.op == TraceOp::Flush {
             return;
         }
+        let place = (r.offset_bytes, r.len_bytes);
+        let varies =
+            self.varies.get_or_insert(Varies { first: place, offset: false, length: false });
+        varies.offset |= varies.first.0 != place.0;
+        varies.length |= varies.first.1 != place.1;
         let sector = flashlane_base::SECTOR_BYTES as u64;
         let aligned = r.offset_bytes.is_multiple_of(sector) && r.len_bytes.is_multiple_of(sector);
         self.unaligned += !aligned as u64;
@@ -242,6 +283,8 @@ pub struct Scan {
     pub counts: Counts,
     pub actions: BTreeMap<Action, Summary>,
     pub action: Action,
+    /// The format was told by numbers alone, and the user did not name it.
+    pub guessed: bool,
     /// Notes in it, with their times.
     pub notes: Vec<(u64, String)>,
     /// Issue (or queue) to completion as recorded, where both are there.
@@ -254,6 +297,18 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// What somebody who uses the trace should know about how it was read.
+    pub fn remarks(&self) -> Vec<String> {
+        let (name, format) = (self.source.name(), self.format);
+        let guessed = self.guessed.then(|| {
+            let word = format.word();
+            format!("trace {name}: {format}, guessed of numbers alone (`format = \"{word}\"` says that it is so)")
+        });
+        let shared = self.chosen().whole_seconds.shared();
+        let bursts = (shared > 0).then(|| format!("trace {name}: {shared} {WHOLE_SECONDS}"));
+        guessed.into_iter().chain(bursts).collect()
+    }
+
     /// The records that are replayed.
     pub fn chosen(&self) -> &Summary {
         &self.actions[&self.action]
@@ -328,6 +383,9 @@ impl Records<'_> {
         }
     }
 }
+
+/// Of requests.
+pub(super) const WHOLE_SECONDS: &str = "requests have the time of the one before: its clock ticks once a second, so each second is one burst";
 
 /// Recordings are hours, or days. What spans more than a century has a damaged time in it.
 const YEARS_MAX: u64 = 100;
@@ -453,10 +511,16 @@ fn scan_with(
         let file = reader.file().into();
         return Err(TraceError::Times { file, years, first, last: chosen.last_ns / second });
     }
+    let (format, guessed, clock) = (reader.format(), reader.is_guessed(), reader.clock());
+    let read = doubt::Read { format, guessed, clock };
+    if let Some(why) = doubt::question(chosen, &read).filter(|_| !reading.take_as_is) {
+        return Err(TraceError::Implausible { file: reader.file().into(), format, why });
+    }
     Ok(Scan {
         source: source.clone(),
         reading: Reading { format: Some(reader.format()), action: Some(action), ..*reading },
-        format: reader.format(),
+        format,
+        guessed,
         files: reader.files(),
         devices: reader.devices().clone(),
         counts: reader.counts().clone(),
@@ -616,6 +680,78 @@ mod tests {
             "{nothing}"
         );
         assert!(said(&format!("1 0 0 8 0\n{}", "7".repeat(5000))).contains("longer than"));
+    }
+
+    /// DiskSim's milliseconds are good nanoseconds of MQSim: what no device does is asked about.
+    #[test]
+    fn what_no_device_does_is_asked_about() {
+        let lines = |line: &dyn Fn(u64) -> String| (0..40).map(line).collect::<String>();
+        let said = |text: &str, reading: &Reading| {
+            let source = bundled(text.as_bytes().to_vec());
+            scan(&source, reading).map(|s| s.guessed).map_err(|e| e.to_string())
+        };
+        let plain = Reading::default();
+        let named = Reading { format: Some(Format::Mqsim), ..plain };
+        let as_is = Reading { take_as_is: true, ..plain };
+        let at_once = lines(&|i| format!("7 0 {} 8 {}\n", i * 8, i % 2));
+        let too_fast = lines(&|i| format!("{} 0 {} 8 {}\n", i, i * 8, i % 2));
+        let one_place = lines(&|i| format!("{} 0 64 8 {}\n", i * 10_000, i % 2));
+        for (text, says) in
+            [(&at_once, "same time"), (&too_fast, "none does"), (&one_place, "the same byte")]
+        {
+            for reading in [&plain, &named] {
+                let why = said(text, reading).unwrap_err();
+                assert!(why.contains(says) && why.contains("--take-as-is"), "{why}");
+            }
+            assert_eq!(said(text, &as_is), Ok(true));
+        }
+        assert!(said(&too_fast, &plain).unwrap_err().contains("--format disksim"));
+        let ms = Reading { format: Some(Format::Disksim), ..plain };
+        assert_eq!(said(&too_fast, &ms), Ok(false));
+        // Writes alone are plausible, but not what says so.
+        let writes = lines(&|i| format!("{} 0 {} 8 0\n", i * 10_000, i * 8));
+        assert!(said(&writes, &plain).unwrap_err().contains("guessed of numbers alone"));
+        assert_eq!(said(&writes, &named), Ok(false));
+        // Few requests may be anything; a mixture of MQSim's is believed, and called a guess.
+        assert_eq!(said("1 0 0 8 0\n1 0 0 8 0\n", &plain), Ok(true));
+        let good = lines(&|i| format!("{} 0 {} 8 {}\n", i * 10_000, i * 8, i % 2));
+        assert_eq!((said(&good, &plain), said(&good, &named)), (Ok(true), Ok(false)));
+    }
+
+    #[test]
+    fn a_fraction_of_a_whole_unit_is_asked_about() {
+        let said = |text: &str, reading: &Reading| {
+            let source = bundled(text.as_bytes().to_vec());
+            scan(&source, reading).map(|s| s.chosen().last_ns).map_err(|e| e.to_string())
+        };
+        let plain = Reading::default();
+        let format = |format| Reading { format: Some(format), ..plain };
+        let disksim = "1.295331 0 39544 16 0\n1.585076 0 140472 8 1\n";
+        let why = said(disksim, &plain).unwrap_err();
+        assert!(why.contains("--format disksim") && why.contains("MiDAS"), "{why}");
+        assert_eq!(said(disksim, &format(Format::Disksim)), Ok(1_585_076));
+        let why = said(disksim, &format(Format::Mqsim)).unwrap_err();
+        assert!(why.contains("t (bundled):1:1") && why.contains("whole nanoseconds"), "{why}");
+        let ms = Reading { time_unit: Some(crate::number::MS), ..format(Format::Mqsim) };
+        assert_eq!(said(disksim, &ms), Ok(1_585_076));
+        let later = "1,R,0,4096,7\n1,W,4096,4096,8.25\n";
+        assert!(said(later, &plain).unwrap_err().contains("t (bundled):2:"));
+        assert_eq!(said(later, &Reading { take_as_is: true, ..plain }), Ok(8_250));
+    }
+
+    #[test]
+    fn a_clock_of_32_bits_goes_on_where_it_begins_anew() {
+        let at = |i: u64| ((1 << 32) - 20_000 + i * 1_000) % (1 << 32);
+        let line = |i: u64| format!("{},0,{},4096,{}\n", at(i), i * 4096, i % 2);
+        let text: String = (0..40).map(line).collect();
+        let source = bundled(text.into_bytes());
+        let us = Some(crate::number::US);
+        let said = |unwrap| {
+            let reading = Reading { time_unit: us, unwrap, ..Reading::default() };
+            scan(&source, &reading).map(|s| s.chosen().duration_ns()).map_err(|e| e.to_string())
+        };
+        assert!(said(false).unwrap_err().contains("--unwrap"));
+        assert_eq!(said(true), Ok(39_000_000));
     }
 
     /// Whether records come from memory or from the file again is no difference.

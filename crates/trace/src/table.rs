@@ -12,6 +12,7 @@ use super::number::Clock;
 use crate::format::Format;
 use crate::record::Action;
 use crate::record::{Expected, TraceOp, TraceRecord};
+use flashlane_base::mutant;
 
 /// Position and expectation of the first field that is wrong.
 pub type Wrong = (usize, Expected);
@@ -44,6 +45,8 @@ pub enum Cell {
     Time(Clock),
     /// How long it took; may be empty.
     Latency(Clock),
+    /// Flags in hexadecimal: a read where the last bit is set, else a write.
+    ReadBit,
     /// What it asks for; the first word of a meaning is the one that is written. Case is ignored.
     Op(&'static [(&'static str, Means)]),
     /// First byte, in units of so many bytes.
@@ -112,8 +115,53 @@ pub struct Context {
     pub time_unit: Option<Clock>,
     /// Waits count from the log's beginning, not from the wait before.
     pub wait_from_start: bool,
+    /// The clock has 32 bits, and goes on counting where it begins anew.
+    pub unwrap: Option<Unwrap>,
+    /// What is implausible is taken as it is.
+    pub take_as_is: bool,
     /// Where names of several fields are put together.
     pub name: String,
+}
+
+impl Context {
+    /// A time has a fraction, and the format's times are whole.
+    fn fraction(&self, clock: Clock) -> Result<(), Expected> {
+        if self.take_as_is || mutant!("trace.fraction-of-whole") {
+            return Ok(());
+        }
+        Err(Expected::Fraction(clock.name))
+    }
+}
+
+/// A clock of 32 bits that begins anew.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unwrap {
+    high_ns: u64,
+    before_ns: u64,
+}
+
+impl Unwrap {
+    /// The time that a reading of the clock stands for. One that is lower by more than half of what the clock can
+    /// count is of the next round.
+    fn next(&mut self, ns: u64, clock: Clock) -> u64 {
+        let round = (1u128 << 32) * u128::from(clock.ns) / u128::from(clock.per);
+        let round = u64::try_from(round).unwrap_or(u64::MAX);
+        let half = round / 2;
+        if ns.saturating_add(half) < self.before_ns {
+            self.high_ns = self.high_ns.saturating_add(round);
+        } else if ns > self.before_ns.saturating_add(half) && self.high_ns > 0 {
+            // It was late in the round before, and came late to the file.
+            return (self.high_ns - round).saturating_add(ns);
+        }
+        self.before_ns = ns;
+        self.high_ns.saturating_add(ns)
+    }
+}
+
+fn read_bit(field: &[u8]) -> Option<bool> {
+    let digits = field.strip_prefix(b"0x").unwrap_or(field);
+    let text = std::str::from_utf8(digits).ok().filter(|text| !text.starts_with('+'))?;
+    u32::from_str_radix(text, 16).ok().map(|flags| flags & 1 == 1)
 }
 
 /// Cuts a line at its separators.
@@ -201,7 +249,19 @@ impl Table {
             let wrong = (at, Expected::Text(column.expects));
             match column.cell {
                 Cell::Time(clock) => {
-                    r.ts_ns = context.time_unit.unwrap_or(clock).read(field).ok_or(wrong)?;
+                    if context.time_unit.is_none() && clock.is_whole() && field.contains(&b'.') {
+                        context.fraction(clock).map_err(|expected| (at, expected))?;
+                    }
+                    let clock = context.time_unit.unwrap_or(clock);
+                    r.ts_ns = clock.read(field).ok_or(wrong)?;
+                    if let Some(unwrap) = &mut context.unwrap {
+                        r.ts_ns = unwrap.next(r.ts_ns, clock);
+                    }
+                }
+                Cell::ReadBit => {
+                    let op =
+                        if read_bit(field).ok_or(wrong)? { TraceOp::Read } else { TraceOp::Write };
+                    (r.op, means) = (op, Means::Op(op));
                 }
                 Cell::Latency(_) if field.is_empty() => {}
                 Cell::Latency(clock) => r.latency_ns = Some(clock.read(field).ok_or(wrong)?),
@@ -285,7 +345,26 @@ impl Table {
     }
 
     fn has_time(&self) -> bool {
-        self.columns.iter().any(|c| matches!(c.cell, Cell::Time(_)))
+        self.clock().is_some()
+    }
+
+    /// The unit of its times.
+    pub fn clock(&self) -> Option<Clock> {
+        self.columns.iter().find_map(|c| match c.cell {
+            Cell::Time(clock) => Some(clock),
+            _ => None,
+        })
+    }
+
+    /// No word of it says what it is: any table of as many numbers looks the same.
+    pub fn is_of_numbers(&self) -> bool {
+        let is_number = |(word, _): &(&str, Means)| word.bytes().all(|b| b.is_ascii_digit());
+        self.magic.is_none()
+            && self.columns.iter().all(|c| match c.cell {
+                Cell::Op(words) => words.iter().all(is_number),
+                Cell::DeviceWord | Cell::Host | Cell::Event => false,
+                _ => true,
+            })
     }
 
     /// What it can say about a request.
@@ -302,6 +381,9 @@ impl Table {
                             ops[*op as usize] = true;
                         }
                     }
+                }
+                Cell::ReadBit => {
+                    (ops[TraceOp::Read as usize], ops[TraceOp::Write as usize]) = (true, true);
                 }
                 Cell::Offset(unit) => units.0 = unit,
                 Cell::Length(unit) => units.1 = unit,
@@ -337,6 +419,7 @@ impl Table {
                     }
                 }
                 Cell::Op(words) => out.extend_from_slice(word_for(words, r.op).as_bytes()),
+                Cell::ReadBit => number(u64::from(r.op == TraceOp::Read), out),
                 Cell::Offset(unit) => number(r.offset_bytes / unit, out),
                 Cell::Length(unit) => number(r.len_bytes / unit, out),
                 Cell::DeviceNumber | Cell::DeviceWord => out.extend_from_slice(name.as_bytes()),

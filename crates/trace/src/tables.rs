@@ -4,9 +4,9 @@
 //! where its columns are documented. Never: holds code for one format.
 //!
 //! **Traps**: a 0 is a *write* for MQSim, SSDSim and FEMU's replayer, and a *read* for Tencent.
-//! Offsets are sectors of 512 bytes for MQSim, SSDSim, Tencent and SPC (whose lengths are bytes),
+//! Offsets are sectors of 512 bytes for MQSim, DiskSim, SSDSim, Tencent and SPC (whose lengths are bytes),
 //! bytes for all others. Times are ticks of 100 ns (MSR), seconds (SYSTOR, Tencent, SPC, wiscsee),
-//! milliseconds (FEMU), microseconds (Alibaba, fio), nanoseconds (SSDSim; MQSim by default).
+//! milliseconds (FEMU, DiskSim), microseconds (Alibaba, fio), nanoseconds (SSDSim; MQSim by default).
 
 use super::number::{MS, NS, S, TICKS, US, WHOLE_S};
 use super::table::{Cell, Column, Means, Separator, Table};
@@ -26,7 +26,16 @@ const OFFSET: Column = column(&["Offset"], "the offset in bytes", Cell::Offset(1
 const SIZE: Column = column(&["Size"], "the size in bytes, 1 GiB at most", Cell::Length(1));
 const SECTOR_SIZE: &str = "the size in sectors of 512 B, up to 2097152 (1 GiB)";
 
-/// `arrival device lba size type`: MQSim's README, "ASCII trace"; DiskSim's manual, "ascii".
+/// DiskSim's reference manual, section "Format of the ASCII traces": `time devno blkno size flags`.
+const DISKSIM: [Column; 5] = [
+    column(&["time"], "the time in milliseconds", Cell::Time(MS)),
+    column(&["devno"], "the device, a number below 2^32", Cell::DeviceNumber),
+    column(&["blkno"], "the first block (of 512 B), below 2^55", Cell::Offset(512)),
+    column(&["size", "bcount"], SECTOR_SIZE, Cell::Length(512)),
+    column(&["flags"], "the flags in hexadecimal, whose last bit is a read's", Cell::ReadBit),
+];
+
+/// `arrival device lba size type`: MQSim's README, "ASCII trace".
 const MQSIM: [Column; 5] = [
     column(&["arrival"], "the arrival time", Cell::Time(NS)),
     column(&["device"], "the device, a number below 2^32", Cell::DeviceNumber),
@@ -186,13 +195,21 @@ const fn blanks(format: Format, shape: &'static str, columns: &'static [Column])
 }
 
 /// All tables. MQSim comes before SSDSim, which looks the same and means the same as long as MQSim's
-/// times are in ns.
-pub static TABLES: [Table; 11] = [
+/// times are in ns. DiskSim looks the same and means something else, so its numbers are no evidence.
+pub static TABLES: [Table; 12] = [
     blanks(
         Format::Mqsim,
         "five numbers: arrival (ns), device, lba, size (512 B sectors), type",
         &MQSIM,
     ),
+    Table {
+        told_by: |_| false,
+        ..blanks(
+            Format::Disksim,
+            "five numbers: time (ms), devno, blkno (of 512 B), size (in blocks), flags",
+            &DISKSIM,
+        )
+    },
     blanks(Format::Ssdsim, "five numbers: time (ns), ldn, lsn, size (512 B sectors), op", &MQSIM),
     commas(Format::Msr, "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime", &MSR),
     Table {

@@ -364,8 +364,8 @@ pub(crate) struct Bench {
 /// What of a target on a drive is mounted that is not sound.
 #[derive(ClapArgs, Default)]
 pub(crate) struct HowMounted {
-    /// Mount a target of which sectors can't be read: they are lost, and older copies of what was in
-    /// them may come back
+    /// Mount a target of which sectors can't be read. They are lost: reads of all that they may have
+    /// held fail until it is written or discarded
     #[arg(long)]
     pub(crate) accept_lost: bool,
     /// Mount a pblk target whose checkpoints can't be read: sectors that were discarded may come back
@@ -537,6 +537,10 @@ pub(crate) struct Serve {
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
     pub(crate) sector_size: u32,
+    /// Clients may read, and change nothing; the target is mounted as ever, which may write what
+    /// belongs to it
+    #[arg(long, conflicts_with = "idiscard")]
+    pub(crate) read_only: bool,
     /// Discard what the ext4 file system on a target forgot to: blocks of inodes that are all removed, and
     /// what is named behind it, with commas between: `zeros` (blocks of zeros in inode tables), `bitmaps`
     /// (bitmaps of zeros), `journal` (what recovery does not need any more), `freed` (free blocks), or

@@ -203,9 +203,15 @@ pub(crate) struct HowRead {
     #[arg(long, value_name = "FORMAT", value_parser = format_of, help = format!(
         "Format, recognized by content without it: {}", Format::words()))]
     format: Option<Format>,
-    /// Unit of the times of an MQSim trace, as its configuration has it: `ps`, `ns` (default), `us`
-    #[arg(long, value_name = "UNIT", value_parser = ["ps", "ns", "us"])]
+    /// Unit of the column of times, in place of the format's own: `ps`, `ns`, `us`, `ms`, `s`
+    #[arg(long, value_name = "UNIT", value_parser = ["ps", "ns", "us", "ms", "s"])]
     time_unit: Option<String>,
+    /// Times are those of a 32-bit clock: where it begins anew, it goes on counting
+    #[arg(long)]
+    unwrap: bool,
+    /// Don't ask about what is implausible (all at one time, faster than any device, a fraction of a whole unit)
+    #[arg(long)]
+    take_as_is: bool,
     /// What `wait` in a fio log of version 2 counts from: the `previous` wait (fio's manual), or the
     /// `start` of the log
     #[arg(long, value_name = "FROM", value_parser = ["previous", "start"])]
@@ -230,6 +236,8 @@ impl HowRead {
             }),
             time_unit: self.time_unit.as_deref().and_then(Clock::named),
             contents: false,
+            unwrap: self.unwrap,
+            take_as_is: self.take_as_is,
             wait_from_start: self.wait.as_deref() == Some("start"),
         }
     }

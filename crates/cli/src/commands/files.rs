@@ -65,10 +65,23 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
     let ready = move |found: &Recovered| {
         if !found.clean {
-            let Recovered { batches, torn_batches, orphans, .. } = found;
+            let Recovered { batches, torn_batches, orphans, unread, .. } = found;
             say(&format_args!(
                 "it was not unmounted: {batches} fsyncs behind the last checkpoint were found whole, \
                  {torn_batches} were cut short; {orphans} files without a name are deleted"
+            ));
+            if *unread > 0 {
+                say(&format_args!(
+                    "{unread} pages behind the last checkpoint can't be read: fsyncs that were cut \
+                     short, or what they had is lost"
+                ));
+            }
+        }
+        if let Some(why) = &found.read_only {
+            say(&format_args!(
+                "read-only: {why}. Nothing on the drive is changed: what can be read again at a later \
+                 mount is there. What can't is an error; `flashlane fsck` names the files, and with \
+                 --repair it gives up what they have lost"
             ));
         }
         output::ready(&at.display());

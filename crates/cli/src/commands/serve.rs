@@ -21,7 +21,8 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let record = record.map(|take| (of.flatten(), take));
     let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;
     let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
-    let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
+    let Serve { nbd, fuse_file: fuse, vhost_user, metrics, read_only, .. } = args;
+    let sector_bytes = args.sector_size;
     let filters = args.idiscard.map(idiscard);
     let timing = !args.null_latency;
     let serving = Serving {
@@ -31,6 +32,7 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
         vhost_user,
         metrics,
         sector_bytes,
+        read_only,
         filters: filters.into_iter().collect(),
         timing,
         cores: args.cores,
@@ -40,8 +42,9 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on[0].name));
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
-    let Served { targets, left, lateness } = serve_targets(&serving, monitor, output::ready, say)?;
-    let mut bad = Vec::new();
+    let served = serve_targets(&serving, monitor, output::ready, say)?;
+    let Served { targets, left, lateness, misplaced } = served;
+    let mut bad: Vec<String> = misplaced.into_iter().collect();
     for target in targets {
         say(&target);
         let ServedTarget { name, recorded, read_only, laws, .. } = target;

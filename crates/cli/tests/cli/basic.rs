@@ -295,7 +295,11 @@ fn journals_are_found_in_a_trace_and_compared_with_the_truth() {
     }
     h.file("t.trace", &trace);
     h.file("t.truth", "# blocks\n2048 + 1024 redo\n");
-    let info = h.run("trace info t.trace --truth t.truth --plot t.svg --json t.json").good();
+    // All of them are writes, which five numbers alone are not believed.
+    let asked = h.run("trace info t.trace --truth t.truth");
+    asked.refused(2, &["all its 1536 requests are writes", "--format mqsim", "--take-as-is"]);
+    let command = "trace info t.trace --format mqsim --truth t.truth --plot t.svg --json t.json";
+    let info = h.run(command).good();
     says(
         &info.out,
         &[
@@ -358,7 +362,7 @@ fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
     convert("bad.csv old").refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
     convert("t.csv old --device web_7").refused(2, &["no device `web_7`", "web_0"]);
     convert("t.csv old --to mqsin").refused(2, &["did you mean `mqsim`"]);
-    convert("t.csv old --time-unit us").refused(2, &["MSR", "MQSim"]);
+    convert("t.csv old --time-unit us").refused(2, &["t.csv:1:1", "the time"]);
     convert("t.csv old --format tencent").refused(2, &["t.csv:1:1", "seconds"]);
     let says = ["out.csv", "`.csv`, and Parquet", "--to` msr, systor17", "write out.parquet"];
     convert("t.csv out.csv").refused(2, &says);

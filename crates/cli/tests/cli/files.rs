@@ -1,6 +1,6 @@
 //! What files the program reads and writes: which are refused, and what stays as it was.
 
-use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here, says};
+use crate::harness::{Done, EXPERIMENT, Here, JOB, MSR, TRACE, here, says};
 
 /// A result never takes the place of what it is made from.
 #[test]
@@ -90,30 +90,49 @@ fn an_output_that_sounds_packed_is_refused() {
     assert_eq!(h.files(), ["e.toml", "t.csv"]);
 }
 
-/// A result goes where a symbolic link leads; the link stays.
+/// A symbolic link, a folder or a socket under the name of a result is refused before anything
+/// runs, and stays; pipes, character devices and descriptors are written to.
 #[cfg(unix)]
 #[test]
-fn a_link_to_an_output_stays_a_link() {
+fn nothing_but_a_regular_file_is_replaced_by_a_result() {
     use std::os::unix::fs::symlink;
     let h = here();
     h.file("t.csv", MSR);
     std::fs::create_dir(h.path("there")).expect("a folder");
     h.file("there/old.json", "old");
-    for (link, to) in [("to-old", "there/old.json"), ("to-new", "there/new.json")] {
+    let links = [("old", "there/old.json"), ("new", "there/new.json"), ("ring", "ring")];
+    for (link, to) in links {
         symlink(to, h.path(link)).expect("a link");
-        h.run(&["trace", "info", "t.csv", "--json", link]).good();
+        let says = ["cannot write", link, "a symbolic link", "name a regular file"];
+        h.run(&["trace", "info", "t.csv", "--json", link]).refused(2, &says);
+        h.run(&["trace", "convert", "t.csv", link, "--to", "msr"]).refused(2, &says);
         assert!(h.path(link).is_symlink(), "{link}");
-        let written = std::fs::read_to_string(h.path(to)).expect("it is there");
-        assert!(written.contains("MSR Cambridge"), "{written}");
     }
-    let both = ["trace", "convert", "t.csv", "to-old", "--json", "there/old.json"];
-    h.run(&both).refused(2, &["both want"]);
+    let _socket = std::os::unix::net::UnixListener::bind(h.path("socket")).expect("a socket");
+    h.run("trace info t.csv --json socket").refused(2, &["a socket"]);
+    h.run("trace info t.csv --json there").refused(2, &["a folder"]);
+    assert_eq!(std::fs::read(h.path("there/old.json")).expect("a file"), b"old");
+    assert!(!h.path("there/new.json").exists());
     symlink("t.csv", h.path("to-input")).expect("a link");
     h.run("trace info t.csv --json to-input").refused(2, &["would replace"]);
-    // A ring of links leads nowhere, and is left as it is.
-    symlink("ring", h.path("ring")).expect("a link");
-    h.run("trace info t.csv --json ring").refused(2, &["cannot write ring"]);
-    assert!(h.path("ring").is_symlink());
+
+    let whole = h.run("trace info t.csv --json -").good().out;
+    for stdout in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        assert_eq!(h.run(&["trace", "info", "t.csv", "--json", stdout]).good().out, whole);
+    }
+    h.run("trace convert t.csv - --json /dev/stdout").refused(2, &["both want standard output"]);
+    let said = h.run("trace info t.csv --json /dev/stderr");
+    assert_eq!((said.code, &said.err), (0, &whole));
+    let pipe = h.path("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("a pipe");
+    let reader = std::thread::spawn(move || std::fs::read_to_string(pipe).expect("its bytes"));
+    h.run("trace info t.csv --json pipe").good();
+    assert_eq!(reader.join().expect("no panic"), whole);
+    assert!(special(&h, "pipe") && special(&h, "socket") && special(&h, "there"));
+}
+
+fn special(h: &Here, name: &str) -> bool {
+    std::fs::symlink_metadata(h.path(name)).is_ok_and(|there| !there.is_file())
 }
 
 /// A result that can't be written takes no other with it: the text is printed, other files are whole.

@@ -39,6 +39,27 @@ fn is_mounted(h: &Here) -> bool {
     std::fs::metadata(h.path("disk")).is_ok_and(|there| there.len() > 0)
 }
 
+/// Nobody changes a file that is served read-only, root included.
+#[test]
+fn a_file_that_is_served_read_only_is_not_written() {
+    if !is_here() {
+        return;
+    }
+    let h = folder("pblk");
+    let server = served(&h, "");
+    opened(&h, OFlags::empty()).write_all_at(&pattern(1, 3), 0).expect("it writes");
+    stopped(server);
+    let server = served(&h, "--read-only");
+    let mode = std::fs::metadata(h.path("disk")).expect("a file").permissions();
+    assert!(mode.readonly());
+    let refused = OpenOptions::new().read(true).write(true).open(h.path("disk"));
+    assert_eq!(errno(refused), 30, "EROFS");
+    let file = File::open(h.path("disk")).expect("it opens");
+    assert!(read(&file, 0, 3 * SECTOR) == pattern(1, 3));
+    drop(file);
+    stopped(server);
+}
+
 /// The server's file is `disk`; `more` doors beside it.
 fn served(h: &Here, more: &str) -> Holder {
     let line = format!("serve a.img --null-latency --fuse-file disk {more}");

@@ -169,6 +169,14 @@ impl Here {
         self.hold_by(self.command(line), socket)
     }
 
+    /// A process that is there when it has begun to make a file.
+    pub(crate) fn hold_making(&self, line: &(impl Line + ?Sized), name: &str) -> Holder {
+        let begin = format!("{name}.flashlane-new-");
+        self.hold_until(self.command(line), || {
+            self.files().iter().any(|name| name.starts_with(&begin))
+        })
+    }
+
     /// As `hold_with`, by another program that becomes this one.
     pub(crate) fn hold_by(&self, command: Command, socket: &str) -> Holder {
         let before = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();

@@ -1,6 +1,7 @@
 //! File systems as a person makes, mounts and checks them: what can't be is refused with what would do.
 
 use crate::harness::{Folder, here, pause, says};
+use crate::serve::{Client, SECTOR, pattern, stopped};
 use flashlane_testkit::skip;
 
 /// The number that a message says suffices.
@@ -38,6 +39,40 @@ fn a_drive_that_is_too_small_is_told_what_suffices() {
         // Nothing has been written there yet.
         let dump = h.run("dump good.img segment 3").good();
         says(&dump.out, &["segment 3 of region", "it was never written"]);
+    }
+}
+
+/// What is written on a target is written over only where that is asked for, and it is said what it
+/// is.
+#[test]
+fn mkfs_refuses_a_target_that_holds_something() {
+    for kind in ["pblk", "sftl"] {
+        let h = here();
+        h.run("drive create t.img --preset tiny --set geometry.chunks_per_pu=400").good();
+        h.run(&format!("lnvm create t.img -n db -t {kind}")).good();
+        if kind == "pblk" {
+            let server = h.hold_with("serve t.img --null-latency --nbd unix:s", "s");
+            let mut c = Client::connect(&h.path("s"), "db");
+            assert_eq!(c.write(0, 1 << 20, &pattern(1, 1)), 0);
+            drop(c);
+            stopped(server);
+            let says = ["db holds data of no kind that is known", "4 KiB written", "--force"];
+            h.run("mkfs t.img").refused(2, &says);
+            let server = h.hold_with("serve t.img --null-latency --nbd unix:s", "s");
+            let mut c = Client::connect(&h.path("s"), "db");
+            let mut magic = vec![0; SECTOR];
+            magic[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+            assert_eq!(c.write(0, 0, &magic), 0);
+            assert_eq!(c.read(1 << 20, SECTOR), pattern(1, 1), "it is as it was");
+            drop(c);
+            stopped(server);
+            h.run("mkfs t.img").refused(2, &["db holds an ext2, ext3 or ext4 file system"]);
+            h.run("mkfs t.img --force").good();
+        } else {
+            h.run("mkfs t.img").good();
+        }
+        h.run("mkfs t.img").refused(2, &["has a ParaFS file system already", "--force"]);
+        h.run("mkfs t.img --force").good();
     }
 }
 

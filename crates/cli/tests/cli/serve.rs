@@ -146,7 +146,9 @@ fn every_type_of_target_is_a_disk() {
         assert_eq!(c.ask(READ, 0, 0, 0), 22, "{kind}: nothing");
         assert_eq!(c.ask(READ, 0, end, 4096), 22, "{kind}: behind the end");
         assert_eq!(c.write(0, end, &data[..SECTOR]), 28, "{kind}: behind the end");
-        assert_eq!(c.ask(TRIM, 0, u64::MAX - 4095, 4096), 28, "{kind}: it wraps");
+        assert_eq!(c.ask(WRITE_ZEROES, 0, end, 4096), 28, "{kind}: behind the end");
+        assert_eq!(c.ask(TRIM, 0, end, 4096), 22, "{kind}: behind the end");
+        assert_eq!(c.ask(TRIM, 0, u64::MAX - 4095, 4096), 22, "{kind}: it wraps");
         assert_eq!(c.ask(READ, 1 << 9, 0, 4096), 22, "{kind}: a flag of no meaning");
         assert_eq!(c.ask(99, 0, 0, 4096), 22, "{kind}: no command");
         assert_eq!(c.write(0, 0, &data), 0);
@@ -210,6 +212,108 @@ fn what_was_flushed_or_written_through_survives_a_kill() {
         assert!(connect().read(40960, 3 * SECTOR) == pattern(1, 3), "{kind}, flushed: {flushes}");
         stopped(server);
     }
+}
+
+/// With FUA a discard, zeros of either kind and each part of a long write are durable when they are
+/// answered.
+#[test]
+fn what_was_written_through_survives_a_kill_whatever_it_is() {
+    for kind in KINDS {
+        let h = made(kind);
+        let server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "db");
+        let (short, at) = (pattern(1, 8), 17 << 20);
+        assert_eq!(c.write(0, at, &short), 0);
+        c.flush();
+        // Longer than a request below may be.
+        let long = pattern(2, 4160);
+        assert_eq!(c.write(FUA, 0, &long), 0);
+        assert_eq!(c.ask(TRIM, FUA, at, 2 * SECTOR as u32), 0);
+        assert_eq!(c.ask(WRITE_ZEROES, FUA, at + 2 * 4096, 2 * SECTOR as u32), 0);
+        assert_eq!(c.ask(WRITE_ZEROES, FUA | NO_HOLE, at + 4 * 4096, 2 * SECTOR as u32), 0);
+        server.kill();
+        let server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "db");
+        let mut want = short;
+        want[..6 * SECTOR].fill(0);
+        assert!(c.read(at, want.len()) == want, "{kind}");
+        assert!(c.read(0, long.len()) == long, "{kind}: the long one");
+        drop(c);
+        stopped(server);
+    }
+}
+
+/// An image that is removed, replaced or moved under its server: it is said, and the end is no good
+/// one. Without a name no flush succeeds; with another one everything that was flushed is there.
+#[test]
+fn an_image_that_goes_is_missed() {
+    for way in ["removed", "replaced", "moved"] {
+        let h = made("pblk");
+        let mut server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "db");
+        assert_eq!(c.write(0, 0, &pattern(1, 3)), 0);
+        c.flush();
+        let image = h.path("a.img");
+        match way {
+            "removed" => std::fs::remove_file(&image).expect("it is there"),
+            "moved" => std::fs::rename(&image, h.path("b.img")).expect("it is there"),
+            _ => {
+                h.run("drive create b.img --preset tiny").good();
+                std::fs::rename(h.path("b.img"), &image).expect("it is there");
+            }
+        }
+        assert_eq!(c.write(0, 0, &pattern(2, 3)), 0);
+        assert_eq!(c.ask(FLUSH, 0, 0, 0) == 0, way == "moved", "{way}");
+        drop(c);
+        server.signal("-TERM");
+        let done = server.output();
+        assert_ne!(done.code, 0, "{way}: {done:?}");
+        says(&done.err, &["a.img was", "while it was in use"]);
+        if way == "moved" {
+            let server = h.hold_with("serve b.img --null-latency --nbd unix:s", "s");
+            let mut c = Client::connect(&h.path("s"), "db");
+            assert!(c.read(0, 3 * SECTOR) == pattern(2, 3));
+            drop(c);
+            stopped(server);
+        }
+    }
+}
+
+/// A drive that a process has open is not replaced, and one that is being replaced is not opened.
+#[test]
+fn a_drive_in_use_is_not_replaced() {
+    let h = made("pblk");
+    let server = served(&h);
+    let create = "drive create a.img --force --preset tiny";
+    h.run(create).refused(2, &["in use by process"]);
+    let mut c = Client::connect(&h.path("s"), "db");
+    assert_eq!(c.write(0, 0, &pattern(1, 1)), 0);
+    drop(c);
+    stopped(server);
+    h.run(create).good();
+    says(&h.run("lnvm list a.img").good().out, &["Number of targets: 0"]);
+}
+
+/// Clients may read, and nothing else.
+#[test]
+fn a_disk_that_is_served_read_only_stays_as_it_is() {
+    let h = made("pblk");
+    let server = served(&h);
+    let mut c = Client::connect(&h.path("s"), "db");
+    assert_eq!(c.write(0, 0, &pattern(1, 3)), 0);
+    drop(c);
+    stopped(server);
+    let server = h.hold_with("serve a.img --null-latency --read-only --nbd unix:s", "s");
+    let mut c = Client::connect(&h.path("s"), "db");
+    assert_eq!(c.flags & 0x6e, 0xe, "it says so: read-only, flush and FUA; no trim, no zeros");
+    assert_eq!(c.write(0, 0, &pattern(2, 3)), 1);
+    assert_eq!(c.ask(TRIM, 0, 0, 4096), 1);
+    assert_eq!(c.ask(WRITE_ZEROES, 0, 0, 4096), 1);
+    c.flush();
+    assert!(c.read(0, 3 * SECTOR) == pattern(1, 3));
+    drop(c);
+    says(&stopped(server), &["db: 0 B written"]);
+    h.run("serve a.img --read-only --idiscard --nbd unix:s").refused(2, &["cannot be used with"]);
 }
 
 /// Memory of a process, KiB.

@@ -78,7 +78,7 @@ fn each_is_a_disk_of_its_own() {
     // One is recorded from the start, another one later.
     h.run("trace record a.img u.parquet").refused(2, &["--target", "db", "log", "old"]);
     h.run("trace record a.img u.parquet --target old").refused(2, &["`old`", "recorded already"]);
-    let mut later = h.hold_with("trace record a.img u.parquet --target db", "u.parquet.part");
+    let mut later = h.hold_making("trace record a.img u.parquet --target db", "u.parquet");
     assert_eq!(names[0].ask(TRIM, 0, 8192, 4096), 0);
     later.signal("-INT");
     says(&later.output().good().out, &["1 requests recorded"]);

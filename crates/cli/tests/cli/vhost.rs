@@ -195,7 +195,12 @@ fn what_guests_flushed_survives_a_kill() {
         // Who does not know of a cache has none.
         let without = if flushes { 0 } else { 1 << VIRTIO_BLK_F_FLUSH };
         let mut g = guest(&h, Shape { without, ..Shape::default() });
-        assert_eq!(g.write(0, 40960, &pattern(1, 3)), OK);
+        assert_eq!(g.write(0, 40960, &pattern(1, 9)), OK);
+        let gone = [(DISCARD, 0, 0), (ZERO, 2, 0), (ZERO, 4, 1)];
+        for (kind_of, sector, flags) in gone {
+            let ranges = [(40960 + sector * 4096, 2 * 4096, flags)];
+            assert_eq!(g.ranges(0, kind_of, &ranges), OK);
+        }
         if flushes {
             assert_eq!(g.flush(0), OK);
         }
@@ -203,11 +208,46 @@ fn what_guests_flushed_survives_a_kill() {
         h.run("drive check a.img").good();
         let server = served(&h);
         let mut g = guest(&h, Shape::default());
-        let back = g.read(0, 40960, 3 * SECTOR as u32);
-        assert!(back == pattern(1, 3), "{kind}, flushed: {flushes}");
+        let back = g.read(0, 40960, 9 * SECTOR as u32);
+        let mut want = pattern(1, 9);
+        want[..6 * SECTOR].fill(0);
+        assert!(back == want, "{kind}, flushed: {flushes}");
         drop(g);
         stopped(server);
     }
+}
+
+/// A front end cuts its memory off, before or in the middle of what it asks: it is left, and others
+/// are served.
+#[test]
+fn a_front_end_that_cuts_its_memory_off_ends_itself_alone() {
+    let h = made("pblk");
+    let server = h.hold_with("serve a.img --null-latency --vhost-user v --nbd unix:s", "s");
+    let mut client = Client::connect(&h.path("s"), "db");
+    let data = pattern(9, 4);
+    assert_eq!(client.write(0, 0, &data), 0);
+    for asks in [0, 1, 5] {
+        let mut g = guest(&h, Shape::default());
+        assert_eq!(g.write(0, 65536, &data), OK);
+        for _ in 0..asks {
+            g.begin(0, WRITE, 0, &pattern(3, 4), 0, false).expect("one is free");
+        }
+        // Everything, or all behind the queues.
+        g.cut_memory(if asks == 5 { g.data_at(0, 0) - BASE } else { 0 });
+        g.kick(0);
+        for _ in 0..3000 {
+            if g.is_left() {
+                break;
+            }
+            pause();
+        }
+        assert!(g.is_left(), "{asks}");
+        assert!(client.read(0, data.len()) == data, "{asks}: nothing of it reached the disk");
+    }
+    let mut g = guest(&h, Shape::default());
+    assert!(g.read(0, 65536, data.len() as u32) == data, "the next one is served");
+    drop((g, client));
+    stopped(server);
 }
 
 /// Chains that no driver makes. Each is answered, or the connection ends; others are served.

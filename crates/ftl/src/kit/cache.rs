@@ -338,7 +338,7 @@ impl DriveFtl {
             let unit = self.unit();
             let mut bytes = vec![0; addrs.len() * unit];
             let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
-            let flags = Flags { cause: Cause::Metadata, ..Flags::default() };
+            let flags = Flags { cause: Cause::Metadata, ..Flags::READ };
             let content = Scatter::new(&mut bytes, &index, unit);
             let request = Request::read(&addrs, content, &mut oob).with(flags);
             let done = self.device.io(cx, request).await;

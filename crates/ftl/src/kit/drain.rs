@@ -67,6 +67,11 @@ pub(super) struct Worker {
 }
 
 impl Worker {
+    /// It has a unit.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.job.is_some()
+    }
+
     /// Slots of its job, submitted or not.
     pub(super) fn flying(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().copied().filter(|_| self.job.is_some())
@@ -163,7 +168,7 @@ impl Controller {
         {
             return Some((Load::Sectors(Kind::Wrap), stream, position));
         }
-        if self.pages.waiting() > 0
+        if (self.pages.waiting() > 0 || self.barriers.holds_pages())
             && let Some(next) = self.next_pages()
         {
             return Some(next);
@@ -224,6 +229,7 @@ impl Controller {
             }
             Load::Pages => {
                 let pages = self.take_pages(n);
+                self.note_pages_at(position, &pages);
                 self.workers[position as usize].pages = pages;
             }
         }

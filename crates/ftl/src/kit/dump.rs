@@ -49,6 +49,8 @@ pub struct Dump {
     pub(super) open: BTreeSet<u32>,
     /// Lines without anything live that wait for their erase or were being erased.
     pub(super) leaving: BTreeSet<u32>,
+    /// Chunks in which nothing is missed, a bit each ([`super::place::Place::unmissed`]).
+    pub(super) unmissed: Vec<u64>,
 }
 
 impl Dump {
@@ -85,6 +87,7 @@ impl Controller {
                 true => BTreeSet::new(),
                 false => self.grains_under_way(),
             },
+            unmissed: self.place.unmissed(),
             ..Dump::default()
         };
         dump.sectors = self.live_slots().map(|slot| self.save(slot)).collect();
@@ -101,7 +104,7 @@ impl Controller {
             let dirty = self.pages.is_dirty(page) && !mutant!("kit.dump-without-dirty-pages");
             if open || dirty || flying {
                 let mut bytes = vec![0; PAGE_BYTES];
-                self.pages.build(page, &self.map, self.stamp, &mut bytes);
+                self.build_page(page, &mut bytes);
                 dump.pages.push((page, bytes));
             }
         }

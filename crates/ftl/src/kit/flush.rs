@@ -16,6 +16,7 @@ use super::buffer::{Kind, NIL};
 use super::drain::{Job, Load};
 use super::pages::PAGE_BYTES;
 use super::place::MAIN;
+use super::sync::SECOND;
 use super::tier::BUFFER;
 use super::{Controller, Phase, read};
 use crate::log::format::{LBA_PADDING, LBA_SNAPSHOT, Oob};
@@ -37,8 +38,12 @@ impl Controller {
             return None;
         }
         let moving = self.moving();
+        let avoid = self.position_to_avoid();
         let place = match as_if {
+            Kind::Gc if avoid.is_some() => return self.place_of_second(avoid),
             // Its padding is least in SLC, and it dies with the next page.
+            // They die with the next line that is opened, but take no room of the SLC buffer.
+            Kind::Gc if self.notes_are_next() => self.place.next_of_gc(MAIN),
             Kind::Gc if self.buffer_has_room() => self.place.next_of_host(BUFFER, 0),
             Kind::Gc => self.place.next_of_gc(MAIN),
             _ => self.place.next_of_host(MAIN, moving),
@@ -48,6 +53,24 @@ impl Controller {
             None => self.check_room(as_if),
         }
         None
+    }
+
+    /// Where the second copy of notes goes: not where the first one is, if there is another place or
+    /// will be one when a program ends.
+    fn place_of_second(&mut self, avoid: Option<u32>) -> Option<(Load, usize, u32)> {
+        let elsewhere = |place: &(usize, u32)| Some(place.1) != avoid;
+        let first = self.place.next_of_gc(MAIN);
+        let mut found = first.filter(elsewhere);
+        if found.is_none() {
+            found = self.place.next_open_elsewhere(avoid);
+        }
+        match found.or_else(|| first.filter(|_| self.no_program_flies())) {
+            Some((stream, position)) => Some((Load::Pages, stream, position)),
+            None => {
+                self.check_room(Kind::Gc);
+                None
+            }
+        }
     }
 
     /// Makes the pages of a job and submits them.
@@ -77,7 +100,7 @@ impl Controller {
             let (lba, stamp, cause) = match (pages.get(i), snapshot) {
                 (Some(page), _) => {
                     let stamp = self.make_page(*page, sector);
-                    (self.pages.lba(*page) as u64, stamp, Cause::Metadata)
+                    (self.pages.lba(*page & !SECOND) as u64, stamp, Cause::Metadata)
                 }
                 (None, Some(stamp)) => (LBA_SNAPSHOT, stamp, Cause::Metadata),
                 (None, None) => (LBA_PADDING, self.place.opened(), fill),
@@ -103,7 +126,7 @@ impl Controller {
             sector.copy_from_slice(&held.bytes);
             return held.stamp;
         }
-        self.pages.build(page, &self.map, self.stamp, sector);
+        self.build_page(page, sector);
         self.stamp
     }
 
@@ -158,6 +181,10 @@ impl Controller {
 
     fn page_landed(&mut self, page: u32, at: u32) {
         self.held_page_ended(page, true);
+        // A second copy is garbage from the start: the next notes come before its erase.
+        if page & SECOND != 0 {
+            return;
+        }
         if let Some(before) = self.pages.landed(page, at) {
             self.forget_copy(before);
         }

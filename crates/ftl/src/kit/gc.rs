@@ -195,7 +195,8 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
             if !mutant!("kit.void-beyond-erase") {
                 c.forget_voids(*line, positions);
             }
-            c.place.erased(*line, positions, failed);
+            let noted = if c.capacitors { 0 } else { c.barrier_after_now() };
+            c.place.erased(*line, positions, failed, noted);
         }
         c.gc.erasing = false;
         c.check_spare();
@@ -782,7 +783,7 @@ impl Controller {
     pub(super) fn check_spare(&mut self) {
         self.set_low_water();
         if self.read_only.is_none() && !self.place.has_spare_for(self.map.capacity() as u64) {
-            self.read_only = Some("too many chunks have failed, no spare is left");
+            self.read_only = Some(super::NO_SPARE);
         }
     }
 

@@ -67,11 +67,15 @@ pub(crate) async fn mount<C: DeserializeOwned + Into<DriveConfig>>(
 }
 
 /// How a mount found it, for people and in numbers.
-fn recovered(r: Recovery, leaves_snapshot: bool) -> Recovered {
+fn recovered(r: Recovery) -> Recovered {
     let how = match r.no_snapshot {
         None => "from the snapshot of a clean stop".to_string(),
         Some(why) => {
-            format!("no snapshot ({why}): {} sectors' records read", r.scanned_sectors)
+            let unnoted = match r.unnoted && r.scanned_sectors > 0 {
+                true => "; no notes of erased chunks: an offline chunk counts as a bad one",
+                false => "",
+            };
+            format!("no snapshot ({why}): {} sectors' records read{unnoted}", r.scanned_sectors)
         }
     };
     let numbers = [
@@ -79,16 +83,18 @@ fn recovered(r: Recovery, leaves_snapshot: bool) -> Recovered {
         ("no_snapshot", json!(r.no_snapshot)),
         ("scanned_sectors", json!(r.scanned_sectors)),
         ("padded_sectors", json!(r.padded_sectors)),
+        ("unnoted", json!(r.unnoted)),
     ];
     Recovered {
         found: r.from_snapshot || r.scanned_sectors > 0,
-        clean: leaves_snapshot.then_some(r.from_snapshot),
+        clean: Some(r.from_snapshot),
         how,
         numbers: numbers.map(|(name, n)| (name.to_string(), n)).into_iter().collect(),
-        lost: r.lost.iter().map(|at| (*at, 1)).collect(),
+        lost: r.lost,
+        lost_sectors: r.lost_sectors,
+        torn_units: r.torn_units,
         host_failed: r.host_failed,
         steps: r.steps,
-        ..Recovered::default()
     }
 }
 
@@ -106,8 +112,7 @@ impl Layer for DriveFtl {
     }
 
     fn recovered(&self) -> Option<Recovered> {
-        let leaves_snapshot = self.controller.lock().place.layout.leaves_snapshot();
-        self.recovery().map(|r| recovered(r, leaves_snapshot))
+        self.recovery().map(recovered)
     }
 
     fn stats(&self) -> Option<FtlStats> {

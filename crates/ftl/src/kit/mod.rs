@@ -96,6 +96,9 @@ const LIFE_SHIFT: u32 = 42;
 /// The last stamp that a life can come behind. Who finds a higher one has not found ours.
 const STAMP_LAST: u64 = crate::log::format::STAMP_MAX - (1 << LIFE_SHIFT);
 
+/// Why a device that has lost too many chunks takes no writes. What it holds is still read and moved.
+const NO_SPARE: &str = "too many chunks have failed, no spare is left";
+
 /// Why nothing can be made durable on an image.
 const HOST_TROUBLE: &str = "the host could not keep what was written: its disk is full or failing";
 
@@ -310,6 +313,7 @@ impl DriveFtl {
     pub async fn stop(&self, cx: &Cx) {
         self.drain(cx).await;
         self.leave_snapshot(cx).await;
+        self.note_offline(cx).await;
         self.end(cx).await;
     }
 
@@ -419,7 +423,7 @@ impl Parts {
         let reach = reach(&*device, &layout);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
-            pages: Pages::new(capacity as u32, layout.grains()),
+            pages: Pages::new(capacity as u32, layout.grains(), layout.chunk_count()),
             buffer: Buffer::new(sizes),
             gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
@@ -540,9 +544,10 @@ impl Controller {
         let gc = self.gc.standing();
         let barrier = self.barrier_is_active();
         let (hosts, room) = (self.hosts_wait, self.buffer.gc_room());
+        let jobs = self.workers.iter().filter(|w| w.is_at_work()).count();
         format!(
-            "waiting, covered {waiting:?}, barrier {barrier}, hosts that wait {hosts}, GC {gc} with \
-             {room} slots, pools {pools}"
+            "waiting, covered {waiting:?}, barrier {barrier}, hosts that wait {hosts}, units under way {jobs}, \
+             GC {gc} with {room} slots, pools {pools}"
         )
     }
 

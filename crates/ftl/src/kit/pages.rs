@@ -1,4 +1,5 @@
-//! What the medium must remember beside the host's sectors: trims, lost sectors, void units.
+//! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks in
+//! which nothing is missed.
 //!
 //! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
 //! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
@@ -19,13 +20,19 @@
 //! | 10 | 2 | zero |
 //! | 12 | 4 | number of the page |
 //! | 16 | 8 | capacity of the device, in sectors |
-//! | 24 | 8 | first sector, or unit, it speaks of |
+//! | 24 | 8 | first sector, unit or chunk it speaks of |
 //! | 32 | 8 | stamp at which it is true |
 //! | 40 | 24 | zero |
-//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit |
+//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk |
 //!
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
+//!
+//! **Notes** say which chunks are bad: nothing in them is missed, for what they held is elsewhere, or noted
+//! as lost. So a mount tells a chunk that was bad before from one that held data and is offline now.
+//! Chunks are counted by chunk number and position in the stripe. Notes are for a device without
+//! capacitors: a dump says as much. A page of them is programmed twice, on two PUs where there are two:
+//! one of them may be on the die that is dead.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
@@ -39,7 +46,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"FLpp");
 const MAJOR: u16 = 1;
 /// Logical sectors that a page of trims speaks of.
 pub(super) const TRIM_SPAN: u32 = ((PAGE_BYTES - HEADER) * 4) as u32;
-/// Units that a page of void units speaks of.
+/// Units that a page of void units speaks of, and chunks that a page of notes does.
 pub(super) const VOID_SPAN: u32 = ((PAGE_BYTES - HEADER) * 8) as u32;
 
 /// What a page says of a logical sector.
@@ -72,24 +79,37 @@ pub(super) struct Pages {
     /// A bit per unit: unreadable sectors in it are no loss, whatever was there is elsewhere.
     void: Vec<u64>,
     voids: u64,
+    /// First page of notes.
+    notes_from: u32,
+    /// A bit per chunk, as the newest page of notes says: nothing in it is missed.
+    notes: Vec<u64>,
+    /// Stamp of the newest page of notes that a mount has read.
+    noted: Option<u64>,
     dirty: u32,
+    /// Pages of notes that wait: nobody waits for them but a barrier.
+    dirty_notes: u32,
     flying: u32,
     /// Page to look at first when some are written.
     cursor: u32,
 }
 
 impl Pages {
-    /// No page differs from the medium, which has none. `units` of the device.
-    pub(super) fn new(capacity: u32, units: u32) -> Pages {
+    /// No page differs from the medium, which has none. `units` and `chunks` of the device.
+    pub(super) fn new(capacity: u32, units: u32, chunks: u32) -> Pages {
         let (trims, voids) = Pages::numbers(capacity, units);
+        let notes = chunks.div_ceil(VOID_SPAN);
         let clean = State { dirty: false, flying: false, at: NIL };
         Pages {
             capacity,
-            states: vec![clean; (trims + voids) as usize],
+            states: vec![clean; (trims + voids + notes) as usize],
             trims,
             void: vec![0; units.div_ceil(64) as usize],
             voids: 0,
+            notes_from: trims + voids,
+            notes: vec![0; chunks.div_ceil(64) as usize],
+            noted: None,
             dirty: 0,
+            dirty_notes: 0,
             flying: 0,
             cursor: 0,
         }
@@ -102,6 +122,20 @@ impl Pages {
 
     pub(super) fn count(&self) -> u32 {
         self.states.len() as u32
+    }
+
+    /// Pages of trims and void units: all that a snapshot of major version 1 knows.
+    pub(super) fn count_before_notes(&self) -> u32 {
+        self.notes_from
+    }
+
+    pub(super) fn is_notes(&self, page: u32) -> bool {
+        page >= self.notes_from
+    }
+
+    /// Pages of notes wait for a barrier.
+    pub(super) fn notes_wait(&self) -> bool {
+        self.dirty_notes > 0
     }
 
     pub(super) fn lba(&self, page: u32) -> u32 {
@@ -146,7 +180,10 @@ impl Pages {
     /// What the page would say has changed.
     pub(super) fn touch(&mut self, page: u32) {
         let state = &mut self.states[page as usize];
-        self.dirty += !state.dirty as u32;
+        match page >= self.notes_from {
+            true => self.dirty_notes += !state.dirty as u32,
+            false => self.dirty += !state.dirty as u32,
+        }
         state.dirty = true;
     }
 
@@ -157,9 +194,10 @@ impl Pages {
         }
     }
 
-    /// Takes up to `most` dirty pages that are not being programmed: they fly from now on.
+    /// Takes up to `most` dirty pages that are not being programmed: they fly from now on. Notes are
+    /// none of them.
     pub(super) fn take(&mut self, most: u32) -> Vec<u32> {
-        let n = self.count();
+        let n = self.notes_from;
         let all = (0..n).map(|i| (self.cursor + i) % n);
         let due = all.filter(|page| {
             let state = &self.states[*page as usize];
@@ -174,6 +212,47 @@ impl Pages {
             self.cursor = (page + 1) % n;
         }
         taken
+    }
+
+    /// All pages of notes from now on say this.
+    pub(super) fn set_notes(&mut self, bits: Vec<u64>) {
+        let (before, per_page) =
+            (std::mem::replace(&mut self.notes, bits), VOID_SPAN as usize / 64);
+        for (i, (old, new)) in before.iter().zip(self.notes.clone()).enumerate() {
+            if *old != new {
+                self.touch(self.notes_from + (i / per_page) as u32);
+            }
+        }
+    }
+
+    /// All pages of notes are to be written.
+    pub(super) fn touch_notes(&mut self) {
+        (self.notes_from..self.count()).for_each(|page| self.touch(page));
+    }
+
+    /// Takes the pages of notes that wait: they fly from now on.
+    pub(super) fn take_notes(&mut self) -> Vec<u32> {
+        let mut taken = Vec::new();
+        for page in self.notes_from..self.count() {
+            let state = &mut self.states[page as usize];
+            if state.dirty && !state.flying {
+                (state.dirty, state.flying) = (false, true);
+                self.dirty_notes -= 1;
+                self.flying += 1;
+                taken.push(page);
+            }
+        }
+        taken
+    }
+
+    /// The stamp of the notes that a mount has found, if there are any.
+    pub(super) fn noted(&self) -> Option<u64> {
+        self.noted
+    }
+
+    /// Nothing in this chunk is missed, by the notes that were found.
+    pub(super) fn is_noted(&self, chunk: usize) -> bool {
+        self.notes.get(chunk / 64).is_some_and(|word| word >> (chunk % 64) & 1 == 1)
     }
 
     /// A page's program has ended well: its copy lies at `at`. Returns where the one before lay.
@@ -234,7 +313,15 @@ impl Pages {
     }
 
     /// The bytes of a page as it would be now, true at `stamp`.
-    pub(super) fn build(&self, page: u32, map: &Map, stamp: u64, out: &mut [u8]) {
+    /// `is_gone`: the copy at this place can't be read any more.
+    pub(super) fn build(
+        &self,
+        page: u32,
+        map: &Map,
+        stamp: u64,
+        is_gone: impl Fn(u32) -> bool,
+        out: &mut [u8],
+    ) {
         let (header, bits) = out[..PAGE_BYTES].split_at_mut(HEADER);
         header.fill(0);
         bits.fill(0);
@@ -246,15 +333,19 @@ impl Pages {
                     let said = match map.get(lba) {
                         Entry::Unmapped => 1,
                         Entry::Poisoned => 2,
+                        Entry::Media(at) if is_gone(at) => 2,
                         Entry::Slot(_) | Entry::Media(_) => continue,
                     };
                     bits[i / 4] |= said << (i % 4 * 2);
                 }
                 first
             }
-            Some(voids) => {
-                let first = voids * VOID_SPAN;
-                let words = self.void.iter().skip(first as usize / 64);
+            Some(_) => {
+                let (all, first) = match page.checked_sub(self.notes_from) {
+                    Some(notes) => (&self.notes, notes * VOID_SPAN),
+                    None => (&self.void, (page - self.trims) * VOID_SPAN),
+                };
+                let words = all.iter().skip(first as usize / 64);
                 for (eight, word) in bits.chunks_exact_mut(8).zip(words) {
                     eight.copy_from_slice(&word.to_le_bytes());
                 }
@@ -287,6 +378,15 @@ impl Pages {
     /// void units, whose units are marked instead.
     pub(super) fn read(&mut self, page: u32, bytes: &[u8], mut say: impl FnMut(u32, Said)) {
         let bits = &bytes[HEADER..];
+        if let Some(notes) = page.checked_sub(self.notes_from) {
+            let from = notes as usize * VOID_SPAN as usize / 64;
+            let words =
+                bits.chunks_exact(8).filter_map(|b| Some(u64::from_le_bytes(*b.first_chunk()?)));
+            self.notes.iter_mut().skip(from).zip(words).for_each(|(to, word)| *to = word);
+            let stamp = self.check(page, bytes).unwrap_or(0);
+            self.noted = Some(self.noted.map_or(stamp, |noted| noted.min(stamp)));
+            return;
+        }
         if let Some(voids) = page.checked_sub(self.trims) {
             let units = self.void.len() as u32 * 64;
             let first = voids * VOID_SPAN;
@@ -322,11 +422,11 @@ mod tests {
             map.set(lba, Entry::Media(lba));
         }
         map.set(TRIM_SPAN + 7, Entry::Poisoned);
-        let mut pages = Pages::new(capacity, 1000);
-        assert_eq!(pages.count(), 3);
+        let mut pages = Pages::new(capacity, 1000, 50);
+        assert_eq!(pages.count(), 4);
         let mut bytes = vec![0xaa; PAGE_BYTES];
         for page in 0..2 {
-            pages.build(page, &map, 77, &mut bytes);
+            pages.build(page, &map, 77, |_| false, &mut bytes);
             assert_eq!(pages.check(page, &bytes), Some(77));
             assert_eq!(pages.check(page + 1, &bytes), None);
             pages.read(page, &bytes, |lba, said| {
@@ -340,27 +440,27 @@ mod tests {
         }
         bytes[4000] ^= 1;
         assert_eq!(pages.check(1, &bytes), None);
-        pages.build(1, &map, STAMP_LAST, &mut bytes);
+        pages.build(1, &map, STAMP_LAST, |_| false, &mut bytes);
         assert_eq!(pages.check(1, &bytes), Some(STAMP_LAST));
-        pages.build(1, &map, STAMP_LAST + 1, &mut bytes);
+        pages.build(1, &map, STAMP_LAST + 1, |_| false, &mut bytes);
         assert_eq!(pages.check(1, &bytes), None, "no life could follow");
         assert_eq!(pages.check(1, &bytes[..100]), None);
     }
 
     #[test]
     fn void_units_survive_the_trip() {
-        let mut pages = Pages::new(100, VOID_SPAN + 5);
-        assert_eq!(pages.count(), 3);
+        let mut pages = Pages::new(100, VOID_SPAN + 5, 9);
+        assert_eq!(pages.count(), 4);
         pages.set_void(3, true);
         pages.set_void(VOID_SPAN + 4, true);
         pages.set_void(9, true);
         pages.set_void(9, false);
         assert_eq!(pages.take(9), [1, 2]);
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, VOID_SPAN + 5);
+        let mut other = Pages::new(100, VOID_SPAN + 5, 9);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [1, 2] {
-            pages.build(page, &map, 5, &mut bytes);
+            pages.build(page, &map, 5, |_| false, &mut bytes);
             assert_eq!(other.check(page, &bytes), Some(5));
             other.read(page, &bytes, |_, _| panic!("no trims here"));
         }
@@ -372,7 +472,7 @@ mod tests {
     /// A page that changes while it flies is written again; one that failed, too.
     #[test]
     fn a_page_is_taken_once_until_it_changes() {
-        let mut pages = Pages::new(3 * TRIM_SPAN, 10);
+        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9);
         pages.touch_trims(0, 3 * TRIM_SPAN);
         assert_eq!(pages.take(2), [0, 1]);
         pages.touch(0);

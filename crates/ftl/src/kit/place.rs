@@ -288,6 +288,10 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
+    /// [`Place::bad_chunks`] says something else than when it was asked last.
+    stock_changed: bool,
+    /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a stop asks.
+    offline: Vec<u64>,
 }
 
 /// How a device is divided.
@@ -352,6 +356,8 @@ impl Place {
             retired: 0,
             opened: 0,
             lend: false,
+            stock_changed: true,
+            offline: Vec::new(),
             layout,
         }
     }
@@ -446,11 +452,85 @@ impl Place {
         self.leaving.push_back(line);
     }
 
-    /// Closed lines without anything valid wait for their erase.
-    pub(super) fn erase_empty_lines(&mut self) {
+    /// Closed lines without anything valid wait for their erase behind barrier `safe_after`.
+    pub(super) fn erase_empty_lines(&mut self, safe_after: u64) {
         let empty = self.lines().filter(|(_, l)| l.state == LineState::Closed && l.valid == 0);
         let empty: Vec<u32> = empty.map(|(line, _)| line).collect();
-        empty.into_iter().for_each(|line| self.await_erase(line));
+        let after = if mutant!("kit.erased-unnoted") { 0 } else { safe_after };
+        empty.into_iter().for_each(|line| self.leave_empty(line, after));
+    }
+
+    /// Chunks have become bad since [`Place::bad_chunks`] was asked.
+    pub(super) fn stock_changed(&self) -> bool {
+        self.stock_changed
+    }
+
+    /// The chunks that are bad, a bit each by [`Layout::chunk_index`]: nothing in them is missed, for what
+    /// they held is noted as lost, or elsewhere.
+    pub(super) fn bad_chunks(&mut self) -> Vec<u64> {
+        self.stock_changed = false;
+        let mut bad = self.bits(|_, flags| flags & RETIRED != 0);
+        bad.iter_mut().zip(&self.offline).for_each(|(bad, offline)| *bad |= offline);
+        bad
+    }
+
+    /// Takes note of chunks that have gone offline in this life, in a device that is being stopped: what they
+    /// hold is lost. `report`: all chunks by [`Layout::chunk_index`]. False if there are none.
+    pub(super) fn take_offline(&mut self, report: &[ChunkInfo]) -> bool {
+        self.offline = vec![0; self.chunks.len().div_ceil(64)];
+        let fresh =
+            |at: usize| report[at].state == ChunkState::Offline && self.chunks[at] & RETIRED == 0;
+        let fresh: Vec<usize> = (0..report.len()).filter(|at| fresh(*at)).collect();
+        fresh.iter().for_each(|at| self.offline[at / 64] |= 1 << (at % 64));
+        self.stock_changed |= !fresh.is_empty();
+        !fresh.is_empty()
+    }
+
+    /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait for an
+    /// erase.
+    pub(super) fn unmissed(&self) -> Vec<u64> {
+        use LineState::{Dead, Free, Leaving};
+        self.bits(|l, flags| matches!(l.state, Free | Dead | Leaving) || flags & RETIRED != 0)
+    }
+
+    fn bits(&self, is: impl Fn(&Line, u8) -> bool) -> Vec<u64> {
+        let mut bits = vec![0u64; self.chunks.len().div_ceil(64)];
+        for (line, position) in self.layout.chunks() {
+            let at = self.layout.chunk_index(line, position);
+            if is(&self.lines[line as usize], self.chunks[at]) {
+                bits[at / 64] |= 1 << (at % 64);
+            }
+        }
+        bits
+    }
+
+    /// The copy at this place is in a chunk that is bad.
+    pub(super) fn is_gone(&self, at: u32) -> bool {
+        let (line, position, _) = self.layout.in_chunk(at);
+        let chunk = self.layout.chunk_index(line, position);
+        let offline = self.offline.get(chunk / 64).is_some_and(|w| w >> (chunk % 64) & 1 == 1);
+        offline || self.retired > 0 && self.is_retired(line, position)
+    }
+
+    /// All chunks at this position are bad.
+    pub(super) fn is_dead(&self, position: u32) -> bool {
+        self.layout.lines_at(position).all(|line| self.is_retired(line, position))
+    }
+
+    /// What is programmed next finds a place without these positions.
+    pub(super) fn can_do_without(&self, positions: &[u32]) -> bool {
+        let others = || (0..self.layout.positions).filter(|p| !positions.contains(p));
+        let has_room = |s: &Stream| s.left == 0 || others().any(|p| s.room.has(p));
+        self.retired == 0 && others().count() > 1 && self.streams.iter().all(has_room)
+    }
+
+    /// No program goes to these positions until [`Place::use_again`].
+    pub(super) fn set_aside(&mut self, positions: &[u32]) {
+        positions.iter().for_each(|position| self.idle.set(*position, false));
+    }
+
+    pub(super) fn use_again(&mut self, positions: &[u32]) {
+        positions.iter().for_each(|position| self.idle.set(*position, true));
     }
 
     /// A closed line without anything valid waits for its erase behind barrier `safe_after`.
@@ -1099,8 +1179,10 @@ impl Place {
         self.flagged(line, UNFINISHED, 0)
     }
 
-    /// The chunks of `line` were erased; those at `failed` positions could not be.
-    pub(super) fn erased(&mut self, line: u32, erased: &[u32], failed: &[u32]) {
+    /// The chunks of `line` were erased; those at `failed` positions could not be. Where one has become bad
+    /// the line is used again behind barrier `safe_after`, which notes that: else a mount would miss what
+    /// was in that chunk as soon as the others hold something new.
+    pub(super) fn erased(&mut self, line: u32, erased: &[u32], failed: &[u32], safe_after: u64) {
         let (full, pool) = (self.layout.of(line).chunk_sectors, self.pool_of(line));
         for position in erased {
             let at = self.layout.chunk_index(line, *position);
@@ -1108,16 +1190,23 @@ impl Place {
             let bad = suspect && !mutant!("kit.suspect-used-again") || failed.contains(position);
             self.chunks[at] = if bad { RETIRED } else { 0 };
             self.retired += bad as u64;
+            self.stock_changed |= bad;
             self.pools[pool].good -= (bad && !suspect) as u64 * full as u64;
             self.lines[line as usize].chunks -= bad as u32;
         }
+        let bad = erased.iter().any(|p| self.is_retired(line, *p));
         let (l, pool) = (&mut self.lines[line as usize], &mut self.pools[pool]);
         l.suspects = 0;
         l.erases += erased.len() as u64;
-        pool.coming -= 1;
         let good = l.chunks * full;
         pool.promised = pool.promised - l.promised as u64 + good as u64;
         l.promised = good;
+        if bad && l.chunks > 0 && safe_after > 0 && !mutant!("kit.used-before-noted") {
+            l.safe_after = safe_after;
+            self.leaving.push_back(line);
+            return;
+        }
+        pool.coming -= 1;
         if l.chunks == 0 {
             l.state = LineState::Dead;
         } else {

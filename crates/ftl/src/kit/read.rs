@@ -6,7 +6,7 @@
 //! holds is not erased. Never: changes the map.
 
 use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Breakdown, Completion, InFlight, Request, Status};
+use flashlane_ocssd::device::{Breakdown, Completion, Flags, InFlight, Request, Status};
 use flashlane_rt::Cx;
 use smallvec::SmallVec;
 
@@ -151,7 +151,8 @@ impl DriveFtl {
         }
         let unit = self.info.content_bytes;
         let content = to.scatter(&index[..n], unit);
-        let flight = self.device.io(cx, Request::read(&addrs[..n], content, &mut oob[..n]));
+        let request = Request::read(&addrs[..n], content, &mut oob[..n]);
+        let flight = self.device.io(cx, request.with(Flags::READ));
         let mut mismatch = 0;
         for (i, (sector, _)) in wanted.iter().enumerate() {
             let good = is_of(&oob[i], lba + sector, to.sector(*sector, unit));

@@ -7,20 +7,21 @@
 //!
 //! The device is drained: no program flies, GC rests, pages are saved. Then
 //!
-//! 1. the body, then the lists, go where the host's data goes. A body sector of zeros is left out.
+//! 1. the body, then the lists, go where the host's data goes, each unit a second time to another PU.
+//!    A body sector of zeros is left out.
 //! 2. Padding behind everything that an open chunk could not give back, or that a torn program of
 //!    the next life could take along: `reach` units.
-//! 3. The root, in an open chunk with room for it, for `reach` copies, and for one unit more. The
-//!    copies are the padding behind it, so the root is the last thing in its chunk that can be
-//!    read: that is how it is found. The unit more is where the next life marks that it has begun
-//!    (`resume.rs`).
+//! 3. The infos and the root, in two open chunks on different PUs with room for both, for `reach` copies of
+//!    the root, and for one unit more. The copies are the padding behind it, so the root is the last
+//!    thing in its chunk that can be read: that is how it is found. The unit more is where the next
+//!    life marks that it has begun (`resume.rs`).
 //!
-//! A mount takes the snapshot if the chunk report is what the root says. A program moves a pointer,
-//! an erase counts; a program that the power cut undid never was. So it is equal only while nothing
-//! was written.
+//! A mount takes the snapshot if the chunk report is what the root says, but for chunks that have gone
+//! offline. A program moves a pointer, an erase counts; a program that the power cut undid never was. So it
+//! is equal only while nothing was written. Where there is no room for two copies there is one.
 
-use flashlane_base::mutant;
-use flashlane_ocssd::device::{ChunkState, Completion, Device};
+use flashlane_base::{Ns, mutant};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState, Completion, Device};
 use flashlane_rt::Cx;
 
 use super::buffer::Stage as SlotStage;
@@ -29,14 +30,19 @@ use super::map::Entry;
 use super::pages::PAGE_BYTES;
 use super::place::{MAIN, OpenChunk};
 use super::snapshot::{self, LISTS_MAX, Part, Root, SPAN, Shape};
-use super::{Controller, DriveFtl, Phase, Room, buffer::Kind};
+use super::{Controller, DriveFtl, NO_SPARE, Phase, Room, buffer::Kind};
 
 /// Snapshots begun before a stop goes without: each that fails has cost a chunk, or somebody
 /// discarded meanwhile.
-const TRIES: u32 = 3;
+const TRIES: u32 = 8;
 
 /// Victims over all PUs that a stop takes at most to make room for a snapshot.
 const VICTIMS_MAX: u32 = 8;
+
+/// How often a stop looks whether a device without spare has come to rest, and how long it waits in between:
+/// nobody else says so.
+const LOOKS: u32 = 300;
+const LOOK: Ns = Ns::from_ms(1);
 
 /// What is being programmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +54,20 @@ enum Stage {
 }
 
 /// A unit on its way: its PU, the numbers of its sectors, their bytes.
+#[derive(Clone)]
 struct Unit {
     position: u32,
+    /// Where its first copy went, if this is the second.
+    first: Option<u32>,
     numbers: Vec<u32>,
     bytes: Vec<u8>,
+}
+
+/// A root, what is to be programmed in front of it, and how many units of both are on their way.
+struct RootAt {
+    chunk: OpenChunk,
+    root: Root,
+    begun: u32,
 }
 
 /// A chunk to be padded, and by how many units.
@@ -74,18 +90,21 @@ pub(super) struct Writer {
     /// Made, and not yet given to a PU.
     ready: Option<Unit>,
     flying: Vec<Unit>,
-    /// Where the sectors lie, + 1.
-    body: Vec<u32>,
-    lists: Vec<u32>,
-    pads: Vec<Pad>,
-    root: Option<(OpenChunk, Root)>,
-    /// Of the root, still to be given to its PU.
+    /// Of everything: one or two.
     copies: u32,
+    /// Where the copies of the sectors lie, + 1.
+    body: Vec<[u32; 2]>,
+    lists: Vec<[u32; 2]>,
+    pads: Vec<Pad>,
+    roots: Vec<RootAt>,
+    /// The words of the infos; none where chunks are too short for them.
+    infos: Vec<u32>,
 }
 
 impl DriveFtl {
     /// Leaves a snapshot on a drained device, if it can.
     pub(super) async fn leave_snapshot(&self, cx: &Cx) {
+        self.rest_without_spare(cx).await;
         let mut victims = VICTIMS_MAX * self.controller.lock().place.abreast(MAIN);
         for _ in 0..TRIES {
             while !self.begin_snapshot(cx) {
@@ -112,6 +131,17 @@ impl DriveFtl {
         }
     }
 
+    /// Waits for a while until a device comes to rest that takes no writes for want of spare: what it has
+    /// goes on being read, so its next mount should know where it is.
+    pub(super) async fn rest_without_spare(&self, cx: &Cx) {
+        for _ in 0..LOOKS {
+            if !self.controller.lock().is_busy_without_spare() {
+                return;
+            }
+            cx.sleep(LOOK).await;
+        }
+    }
+
     /// Starts on a snapshot, if it can be had now.
     fn begin_snapshot(&self, cx: &Cx) -> bool {
         let mut c = self.controller.lock();
@@ -131,17 +161,36 @@ impl DriveFtl {
 }
 
 impl Controller {
+    /// It takes no writes for want of spare, and something is under way all the same.
+    fn is_busy_without_spare(&self) -> bool {
+        let busy = self.is_barrier_asked() || self.barrier_is_active() || !self.no_program_flies();
+        let erases = self.gc.is_erasing() || !self.place.is_settled();
+        let erases = self.phase != Phase::Mounting && erases;
+        self.read_only == Some(NO_SPARE) && (busy || erases)
+    }
+
     /// Whether there can be a snapshot, if there is room.
     fn may_have_snapshot(&self) -> bool {
         let main = self.place.layout.main();
         let fits = main.chunk_sectors >= (self.reach + 2) * main.unit;
-        // Its body would be in lines of several kinds.
-        let fits = fits && self.place.layout.leaves_snapshot();
-        let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
+        let calm = self.phase == Phase::Draining && self.can_write() && self.is_quiet();
         // A blank device is found blank at once.
         let any = self.place.opened() > 0;
-        let named = self.shape().lists() + self.place.open_lines_max().saturating_sub(2);
+        let named = 2 * self.shape().lists() + self.place.open_lines_max().saturating_sub(2);
         any && fits && calm && named <= LISTS_MAX
+    }
+
+    /// What waits can be programmed: the device takes writes, or only lacks spare for more of them.
+    fn can_write(&self) -> bool {
+        self.read_only.is_none_or(|why| why == NO_SPARE)
+    }
+
+    /// Units of infos before a root, where a chunk has room for them.
+    fn info_units(&self) -> u32 {
+        let main = self.place.layout.main();
+        let units = (self.shape().infos() as u32).div_ceil(main.unit);
+        let fits = main.chunk_sectors >= (units + self.reach + 2) * main.unit;
+        if fits { units } else { 0 }
     }
 
     /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.
@@ -150,10 +199,18 @@ impl Controller {
         let layout = &self.place.layout;
         let units = |sectors: usize| (sectors as u32).div_ceil(layout.main().unit);
         let sealing = (self.reach + 1) * layout.positions;
-        let host = units(shape.body()) + units(shape.lists()) + sealing + self.reach + 2;
-        if !(self.may_have_snapshot() && self.place.can_spare(host, sealing)) {
+        let root = self.info_units() + self.reach + 2;
+        let each = units(shape.body()) + units(shape.lists()) + root;
+        let fits = |copies: &u32| {
+            let copies = *copies;
+            copies <= layout.positions
+                && self.place.can_spare(copies * each + sealing, sealing + root)
+        };
+        let most = if mutant!("kit.snapshot-once") { 1 } else { 2 };
+        let copies = (1..=most).rev().find(fits).filter(|_| self.may_have_snapshot());
+        let Some(copies) = copies else {
             return false;
-        }
+        };
         self.stamp += 1;
         self.writer = Some(Writer {
             stage: Stage::Body,
@@ -164,18 +221,19 @@ impl Controller {
             next: 0,
             ready: None,
             flying: Vec::new(),
-            body: vec![0; shape.body()],
-            lists: vec![0; shape.lists()],
+            copies,
+            body: vec![[0; 2]; shape.body()],
+            lists: vec![[0; 2]; shape.lists()],
             pads: Vec::new(),
-            root: None,
-            copies: 0,
+            roots: Vec::new(),
+            infos: Vec::new(),
         });
         true
     }
 
     /// How many words a snapshot of this device has.
     fn shape(&self) -> Shape {
-        Shape::new(self.map.capacity(), self.pages.count(), &self.place.layout)
+        Shape::new(self.map.capacity(), &self.pages, &self.place.layout)
     }
 
     /// Nothing but a snapshot is being written.
@@ -201,14 +259,14 @@ impl Controller {
                 Stage::Body => w.next as usize == w.body.len(),
                 Stage::Lists => w.next as usize == w.lists.len(),
                 Stage::Seal => w.pads.iter().all(|pad| pad.left == 0),
-                Stage::Root => w.copies == 0,
+                Stage::Root => w.roots.iter().all(|at| at.begun == self.units_of(&at.root)),
             };
         (given || w.failed) && self.no_program_flies()
     }
 
     /// Goes on behind a stage that is over. When nothing is left to do: whether there is a snapshot.
     fn next_stage(&mut self, device: &(dyn Device + 'static)) -> Option<bool> {
-        let quiet = self.is_quiet() && self.read_only.is_none();
+        let quiet = self.is_quiet() && self.can_write();
         let events = self.events();
         let w = self.writer.as_mut()?;
         let disturbed = !quiet || events != w.quiet;
@@ -234,29 +292,47 @@ impl Controller {
         None
     }
 
-    /// The open chunk of the host's line where the root goes.
-    fn place_of_root(&self) -> Option<OpenChunk> {
+    /// Units of a root, its infos and its copies.
+    fn units_of(&self, root: &Root) -> u32 {
+        root.infos.div_ceil(self.place.layout.main().unit) + root.behind + 1
+    }
+
+    /// The open chunks where roots go: the first in the host's line, the second one on another PU.
+    fn places_of_roots(&self) -> Vec<OpenChunk> {
         let main = self.place.layout.main();
         let room = |chunk: &OpenChunk| main.chunk_sectors - chunk.next;
-        let needed = (self.reach + 2) * main.unit;
-        let fits = |chunk: &OpenChunk| chunk.stream == 0 && room(chunk) >= needed;
-        let best = |chunk: &OpenChunk| (chunk.next, chunk.position);
-        self.place.open_chunks().filter(fits).min_by_key(best)
+        let needed = (self.info_units() + self.reach + 2) * main.unit;
+        let of_main = |chunk: &OpenChunk| self.place.is_of_main(chunk.stream);
+        let fits = |chunk: &OpenChunk| of_main(chunk) && room(chunk) >= needed;
+        let mut all: Vec<OpenChunk> = self.place.open_chunks().filter(fits).collect();
+        all.sort_by_key(|chunk| (chunk.stream, chunk.next, chunk.position));
+        let Some(first) = all.first().copied().filter(|chunk| chunk.stream == 0) else {
+            return Vec::new();
+        };
+        let copies = self.writer.as_ref().map_or(1, |w| w.copies);
+        let second = all.into_iter().find(|chunk| chunk.position != first.position);
+        std::iter::once(first).chain(second.filter(|_| copies > 1)).collect()
     }
 
     /// Padding is due behind what open chunks hold; where the host's line has no room for a root it
     /// is filled, to go on in another.
     fn begin_sealing(&mut self) {
-        let root = self.place_of_root();
+        let roots = self.places_of_roots();
         let main = self.place.layout.main();
         let (rows, reach) = (main.chunk_sectors / main.unit, self.reach);
+        let left = |chunk: &OpenChunk| rows - chunk.next / main.unit;
+        let host = || self.place.open_chunks().filter(|chunk| chunk.stream == 0);
+        let fewer = self.writer.as_ref().is_some_and(|w| roots.len() < w.copies as usize);
+        let cost = host().map(|chunk| left(&chunk)).sum::<u32>() + main.width * reach;
+        let fill = roots.is_empty() || fewer && self.place.can_spare(cost, cost);
         let mut pads = Vec::new();
-        for chunk in self.place.open_chunks() {
-            let fill = root.is_none() && chunk.stream == 0;
+        for chunk in self.place.open_chunks().filter(|chunk| self.place.is_of_main(chunk.stream)) {
+            let fill = fill && chunk.stream == 0;
             let reach = if mutant!("kit.snapshot-unsealed") { 0 } else { reach };
             let most = if fill { rows } else { reach };
-            if Some(chunk) != root && (chunk.next > 0 || fill) {
-                pads.push(Pad { chunk, left: most.min(rows - chunk.next / main.unit) });
+            let is_root = roots.contains(&chunk) && !fill;
+            if !is_root && (chunk.next > 0 || fill) {
+                pads.push(Pad { chunk, left: most.min(left(&chunk)) });
             }
         }
         if let Some(w) = &mut self.writer {
@@ -264,61 +340,97 @@ impl Controller {
         }
     }
 
-    /// The root is due, and says what the device will be when it is programmed. False: it has no
+    /// The roots are due, and say what the device will be when they are programmed. False: they have no
     /// place.
     fn begin_root(&mut self, device: &(dyn Device + 'static)) -> bool {
-        let mut chunk = self.place_of_root();
-        if chunk.is_none() {
-            self.place_for_snapshot();
-            chunk = self.place_of_root();
+        let mut chunks = self.places_of_roots();
+        if chunks.is_empty() {
+            self.place_for_snapshot(None);
+            chunks = self.places_of_roots();
         }
-        let Some(chunk) = chunk else {
+        if chunks.is_empty() {
             return false;
-        };
-        let digest = self.digest_of(device, chunk);
+        }
+        let infos = if self.info_units() > 0 { self.shape().infos() as u32 } else { 0 };
+        let report = self.report_to_be(device, &chunks);
+        let digest = snapshot::digest(report.iter().flatten());
+        let numbers = self.place.layout.chunk_numbers() as usize;
+        let in_order = (0..numbers).flat_map(|n| report.iter().map(move |chunks| &chunks[n]));
+        let words = in_order.flat_map(snapshot::words_of).collect();
         let mut open: Vec<u32> = self.place.open_chunks().map(|c| c.line).collect();
         open.dedup();
-        let copies = self.reach + 1;
-        let row = chunk.next / self.place.layout.main().unit;
+        let (unit, behind) = (self.place.layout.main().unit, self.reach);
+        let before = infos.div_ceil(unit);
         let Some(w) = &mut self.writer else {
             return false;
         };
-        let root = Root {
+        let copy = |i: usize| w.lists.iter().map(move |at| at[i] - 1);
+        let lists = match w.copies {
+            1 => copy(0).collect::<Vec<u32>>(),
+            _ => copy(0).chain(copy(1)).collect(),
+        };
+        let first = |chunk: &OpenChunk| (chunk.next / unit + before) * unit;
+        let layout = &self.place.layout;
+        let at = |c: &OpenChunk| layout.sector_at(c.line, c.position, first(c)) + 1;
+        let places: Vec<u32> = chunks.iter().map(at).collect();
+        let other = |at: u32| places.iter().copied().find(|other| *other != at).unwrap_or(0);
+        let root = |chunk: OpenChunk| Root {
+            major: w.shape.major,
             stamp: w.stamp,
             line: chunk.line,
             position: chunk.position,
-            row,
-            behind: copies - 1,
+            row: chunk.next / unit + before,
+            behind,
             digest,
             body: w.body.len() as u32,
-            open,
-            lists: w.lists.iter().map(|at| at - 1).collect(),
+            open: open.clone(),
+            infos,
+            lists: lists.clone(),
+            copies: w.copies,
+            other: other(at(&chunk)),
         };
-        (w.stage, w.root, w.copies) = (Stage::Root, Some((chunk, root)), copies);
+        let roots =
+            chunks.iter().map(|chunk| RootAt { chunk: *chunk, root: root(*chunk), begun: 0 });
+        w.roots = roots.collect();
+        (w.stage, w.infos) = (Stage::Root, words);
         true
     }
 
-    /// Digest of the chunk report, with a root and its copies still to be written in `chunk`.
-    fn digest_of(&self, device: &(dyn Device + 'static), chunk: OpenChunk) -> [u64; 2] {
+    /// The chunk report, PU by PU, with infos, roots and their copies still to be written in these chunks.
+    fn report_to_be(
+        &self,
+        device: &(dyn Device + 'static),
+        chunks: &[OpenChunk],
+    ) -> Vec<Vec<ChunkInfo>> {
         let layout = &self.place.layout;
         let numbers = layout.chunk_numbers();
         let report = |p: u32| device.chunk_report(layout.pu(p), 0, numbers);
         let mut all: Vec<_> = (0..layout.positions).map(report).collect();
-        let number = layout.chunk_number(chunk.line);
-        let info = &mut all[chunk.position as usize][number as usize];
-        info.state = ChunkState::Open;
-        info.write_pointer = chunk.next + (self.reach + 1) * layout.main().unit;
-        snapshot::digest(all.iter().flatten())
+        let units = self.info_units() + self.reach + 1;
+        for chunk in chunks {
+            let number = layout.chunk_number(chunk.line);
+            let info = &mut all[chunk.position as usize][number as usize];
+            info.state = ChunkState::Open;
+            info.write_pointer = chunk.next + units * layout.main().unit;
+        }
+        all
     }
 
     /// A stream and an idle position where the host's data would go; without one the snapshot has
-    /// failed, unless it will come. What the host is denied here must not call for GC.
-    fn place_for_snapshot(&mut self) -> Option<(usize, u32)> {
+    /// failed, unless it will come. What the host is denied here must not call for GC. A second copy goes
+    /// elsewhere than to the position of the `first` one, if there is another place or will be one.
+    fn place_for_snapshot(&mut self, first: Option<u32>) -> Option<(usize, u32)> {
         let next = self.place.next_of_host(MAIN, 0);
         if self.place.forgive_host(MAIN) {
             self.fail_snapshot();
         }
-        next
+        let Some(first) = first.filter(|_| !mutant!("kit.snapshot-on-one-die")) else {
+            return next;
+        };
+        let elsewhere = next.filter(|(_, position)| *position != first);
+        let elsewhere = elsewhere
+            .or_else(|| self.place.next_open_elsewhere(Some(first)).filter(|(s, _)| *s == 0));
+        elsewhere.or_else(|| next.filter(|_| self.no_program_flies()))
     }
 
     /// The next unit of the stage, with the stream and position it goes to.
@@ -328,8 +440,8 @@ impl Controller {
         match w.stage {
             Stage::Body | Stage::Lists => {
                 self.make_ready();
-                self.writer.as_ref()?.ready.as_ref()?;
-                let (stream, position) = self.place_for_snapshot()?;
+                let first = self.writer.as_ref()?.ready.as_ref()?.first;
+                let (stream, position) = self.place_for_snapshot(first)?;
                 Some((Load::Snapshot, stream, position))
             }
             Stage::Seal => {
@@ -342,23 +454,44 @@ impl Controller {
                 pad.left -= 1;
                 Some((Load::Padding, pad.chunk.stream, pad.chunk.position))
             }
-            Stage::Root => {
-                let (chunk, root) = w.root.as_ref().filter(|_| w.copies > 0)?;
-                if !self.place.is_ready(chunk.stream, chunk.line, chunk.position) {
-                    return None;
+            Stage::Root => self.next_of_root(),
+        }
+    }
+
+    /// The next unit of a root whose PU is idle: of its infos, or a copy of it.
+    fn next_of_root(&mut self) -> Option<(Load, usize, u32)> {
+        let (main, place) = (self.place.layout.main(), &self.place);
+        let w = self.writer.as_ref()?;
+        let due = |at: &RootAt| {
+            let chunk = &at.chunk;
+            let ready = place.is_ready(chunk.stream, chunk.line, chunk.position);
+            ready && at.begun < self.units_of(&at.root)
+        };
+        let i = w.roots.iter().position(due)?;
+        let (at, name) = (&w.roots[i], (w.shape.capacity as u64, w.stamp));
+        let mut bytes = vec![0; main.unit as usize * PAGE_BYTES];
+        let before = at.root.infos.div_ceil(main.unit);
+        let numbers: Vec<u32> = match at.begun.checked_sub(before) {
+            Some(_) => vec![0; main.unit as usize],
+            None => {
+                let first = at.begun * main.unit;
+                (first..at.root.infos.min(first + main.unit)).collect()
+            }
+        };
+        for (number, sector) in numbers.iter().zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+            match at.begun < before {
+                true => {
+                    let words = w.infos.iter().copied().skip(*number as usize * SPAN).take(SPAN);
+                    snapshot::encode(Part::Info, *number, name, words, sector);
                 }
-                let (stream, position) = (chunk.stream, chunk.position);
-                let unit = self.place.layout.main().unit;
-                let mut bytes = vec![0; unit as usize * PAGE_BYTES];
-                for sector in bytes.chunks_exact_mut(PAGE_BYTES) {
-                    root.encode(w.shape.capacity as u64, sector);
-                }
-                let numbers = vec![0; unit as usize];
-                w.ready = Some(Unit { position, numbers, bytes });
-                w.copies -= 1;
-                Some((Load::Snapshot, stream, position))
+                false => at.root.encode(name.0, sector),
             }
         }
+        let (stream, position) = (at.chunk.stream, at.chunk.position);
+        let w = self.writer.as_mut()?;
+        w.ready = Some(Unit { position, first: None, numbers, bytes });
+        w.roots[i].begun += 1;
+        Some((Load::Snapshot, stream, position))
     }
 
     /// Makes the next unit of body or lists, if there is one left.
@@ -372,8 +505,12 @@ impl Controller {
             _ => w.lists.len() as u32,
         };
         if w.ready.is_none() && w.next < end {
-            let mut made =
-                Unit { position: 0, numbers: Vec::new(), bytes: vec![0; unit * PAGE_BYTES] };
+            let mut made = Unit {
+                position: 0,
+                first: None,
+                numbers: Vec::new(),
+                bytes: vec![0; unit * PAGE_BYTES],
+            };
             while made.numbers.len() < unit && w.next < end {
                 let from = made.numbers.len() * PAGE_BYTES;
                 if self.make_sector(&w, &mut made.bytes[from..from + PAGE_BYTES]) {
@@ -391,7 +528,8 @@ impl Controller {
         let name = (w.shape.capacity as u64, w.stamp);
         let from = w.next as usize * SPAN;
         if w.stage == Stage::Lists {
-            let places = w.body.iter().skip(from).take(SPAN).copied();
+            let from = w.next as usize * w.shape.listed();
+            let places = w.body.iter().skip(from).take(w.shape.listed()).flatten().copied();
             snapshot::encode(Part::List, w.next, name, places, out);
             return true;
         }
@@ -446,6 +584,10 @@ impl Controller {
         if let Some(w) = &mut self.writer
             && let Some(unit) = w.ready.take()
         {
+            let twice = w.copies > 1 && unit.first.is_none();
+            if twice && matches!(w.stage, Stage::Body | Stage::Lists) {
+                w.ready = Some(Unit { first: Some(position), ..unit.clone() });
+            }
             w.flying.push(Unit { position, ..unit });
         }
     }
@@ -481,7 +623,7 @@ impl Controller {
             Stage::Seal | Stage::Root => return unit.numbers.len(),
         };
         for (at, number) in (base..).zip(&unit.numbers) {
-            places[*number as usize] = at + 1;
+            places[*number as usize][usize::from(unit.first.is_some())] = at + 1;
         }
         unit.numbers.len()
     }

@@ -6,9 +6,11 @@
 //! Never: decides where a snapshot lies or when it counts (`rest.rs` writes one, `resume.rs` takes it).
 //!
 //! A snapshot is a row of 32-bit words, cut into *body* sectors; *list* sectors say where those lie;
-//! the *root* says where the lists lie, and of which state of the device all this is true. All are
-//! sectors of a type of their own, nobody's data: where they lie they are garbage from the start, for
-//! the next life's GC to find.
+//! the *root* says where the lists lie, and of which state of the device all this is true, which
+//! *info* sectors in front of it say once more chunk by chunk. All are sectors of a type of their own,
+//! nobody's data: where they lie they are garbage from the start, for the next life's GC to find.
+//! Everything is there twice, on different PUs, where there are two and room: a mount that finds a
+//! die dead takes the copies that are left.
 //!
 //! | words | of a snapshot |
 //! |---|---|
@@ -17,35 +19,44 @@
 //! | 2 × lines | number of each line's opening, low half first: their order |
 //! | units / 32 | void units, a bit each, lowest first |
 //!
-//! A sector, body, list or root:
+//! A sector, body, list, info or root:
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 4 | magic: `FLps` body, `FLpl` list, `FLpr` root |
+//! | 0 | 4 | magic: `FLps` body, `FLpl` list, `FLpi` info, `FLpr` root |
 //! | 4 | 4 | CRC32C over bytes 8 .. 4096 |
-//! | 8 | 2 | major version, 1 |
+//! | 8 | 2 | major version, 2; 1 is read |
 //! | 10 | 2 | zero |
 //! | 12 | 4 | number of the sector among its like, from 0 |
 //! | 16 | 8 | capacity of the device, in sectors |
 //! | 24 | 8 | stamp of the last write: names the snapshot |
 //! | 32 | 32 | zero |
-//! | 64 | 4032 | 1008 words: of the snapshot; places of body sectors, + 1, 0 where one is all zeros; of the root |
+//! | 64 | 4032 | 1008 words: of the snapshot; two places of each body sector, + 1, 0 where one is all zeros, or has no second copy; two words per chunk; of the root |
 //!
 //! Words of the root: line, position and row of its first copy; units behind that with further
 //! copies; digest of the chunk report (4 words); body sectors; list sectors n; open lines, and two
-//! words to name them; from word 16 on n places of list sectors, then the open lines beyond two
-//! (where a line is a chunk, one is open on each PU).
+//! words to name them; c: copies of the list sectors, 1 or 2; info sectors, which are the units right
+//! before it; place of the other root + 1; from word 16 on c × n places of list sectors, then the open lines beyond two (where a line
+//! is a chunk, one is open on each PU).
+//!
+//! Words of a chunk, by chunk number and position: erases; write pointer, in the bits above it the state
+//! (28, two bits: free, open, closed, offline) and whether it is in SLC mode (30).
+//!
+//! Major version 1 has one copy of everything, one place in a list for each body sector, no info, no
+//! pages of notes among the pages, and zeros where the root has c, the info sectors and the other root.
 
 use flashlane_base::mutant;
-use flashlane_ocssd::device::{ChunkInfo, ChunkState};
+use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
-use super::pages::PAGE_BYTES;
+use super::pages::{PAGE_BYTES, Pages};
 use super::place::Layout;
 
 const HEADER: usize = 64;
-const MAJOR: u16 = 1;
+const MAJOR: u16 = 2;
+/// The first version: one copy of everything, no infos.
+pub(super) const SINGLE: u16 = 1;
 /// Words in a sector.
 pub(super) const SPAN: usize = (PAGE_BYTES - HEADER) / 4;
 /// Words of a root before its lists.
@@ -58,6 +69,7 @@ pub(super) const LISTS_MAX: usize = SPAN - ROOT_HEAD;
 pub(super) enum Part {
     Body,
     List,
+    Info,
     Root,
 }
 
@@ -66,6 +78,7 @@ impl Part {
         u32::from_le_bytes(match self {
             Part::Body => *b"FLps",
             Part::List => *b"FLpl",
+            Part::Info => *b"FLpi",
             Part::Root => *b"FLpr",
         })
     }
@@ -74,18 +87,31 @@ impl Part {
 /// How many words a snapshot has of each, by the device and its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
+    /// Major version.
+    pub(super) major: u16,
     pub(super) capacity: usize,
     pub(super) pages: usize,
     pub(super) lines: usize,
     /// Words of void units.
     pub(super) voids: usize,
+    pub(super) chunks: usize,
 }
 
 impl Shape {
-    pub(super) fn new(capacity: u32, pages: u32, layout: &Layout) -> Shape {
+    pub(super) fn new(capacity: u32, pages: &Pages, layout: &Layout) -> Shape {
         let units = layout.grains() as usize;
-        let (capacity, pages) = (capacity as usize, pages as usize);
-        Shape { capacity, pages, lines: layout.lines as usize, voids: units.div_ceil(32) }
+        let (capacity, pages) = (capacity as usize, pages.count() as usize);
+        let (lines, voids) = (layout.lines as usize, units.div_ceil(32));
+        let chunks = layout.chunk_count() as usize;
+        Shape { major: MAJOR, capacity, pages, lines, voids, chunks }
+    }
+
+    /// The same of a snapshot of version `major`.
+    pub(super) fn of(self, major: u16, pages: &Pages) -> Shape {
+        match major {
+            SINGLE => Shape { major, pages: pages.count_before_notes() as usize, ..self },
+            _ => self,
+        }
     }
 
     pub(super) fn words(&self) -> usize {
@@ -97,7 +123,16 @@ impl Shape {
     }
 
     pub(super) fn lists(&self) -> usize {
-        self.body().div_ceil(SPAN)
+        self.body().div_ceil(self.listed())
+    }
+
+    /// Body sectors whose places a list sector has.
+    pub(super) fn listed(&self) -> usize {
+        if self.major == SINGLE { SPAN } else { SPAN / 2 }
+    }
+
+    pub(super) fn infos(&self) -> usize {
+        (2 * self.chunks).div_ceil(SPAN)
     }
 }
 
@@ -122,15 +157,17 @@ pub(super) fn encode(
     out[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The stamp of an intact sector of a snapshot of this device; `None` for anything else.
-pub(super) fn check(part: Part, number: u32, capacity: u64, bytes: &[u8]) -> Option<u64> {
+/// Stamp and major version of an intact sector of a snapshot of this device; `None` for anything else.
+pub(super) fn check(part: Part, number: u32, capacity: u64, bytes: &[u8]) -> Option<(u64, u16)> {
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let whole = bytes.len() == PAGE_BYTES && word(0)? == part.magic();
     let sum = flashlane_base::crc32c(&bytes[8..]);
     let intact = whole && (word(4)? == sum || mutant!("kit.snapshot-unverified"));
-    let ours = word(8)? == MAJOR as u32 && word(12)? == number && long(16)? == capacity;
-    long(24).filter(|stamp| intact && ours && *stamp <= STAMP_LAST)
+    let major = [SINGLE, MAJOR].into_iter().find(|major| word(8) == Some(u32::from(*major)))?;
+    let ours = word(12)? == number && long(16)? == capacity;
+    let stamp = long(24).filter(|stamp| intact && ours && *stamp <= STAMP_LAST)?;
+    Some((stamp, major))
 }
 
 /// The words of a sector that was checked.
@@ -142,6 +179,7 @@ pub(super) fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
 /// What makes a snapshot one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Root {
+    pub(super) major: u16,
     pub(super) stamp: u64,
     /// Chunk and unit of its first copy.
     pub(super) line: u32,
@@ -154,7 +192,13 @@ pub(super) struct Root {
     pub(super) body: u32,
     /// Lines that were open.
     pub(super) open: Vec<u32>,
+    /// Info sectors right before it.
+    pub(super) infos: u32,
+    /// Places of the list sectors, in two copies or one.
     pub(super) lists: Vec<u32>,
+    pub(super) copies: u32,
+    /// Physical sector of the other root, + 1; 0 if there is none.
+    pub(super) other: u32,
 }
 
 impl Root {
@@ -163,22 +207,34 @@ impl Root {
         let [a, b] = self.digest.map(halves);
         let open = |i: usize| self.open.get(i).copied().unwrap_or(0);
         let head = [self.line, self.position, self.row, self.behind, a[0], a[1], b[0], b[1]];
-        let counts = [self.body, self.lists.len() as u32, self.open.len() as u32, open(0), open(1)];
-        let fill = std::iter::repeat_n(0, ROOT_HEAD - head.len() - counts.len());
-        let words = head.into_iter().chain(counts).chain(fill);
+        let lists = self.lists.len() as u32 / self.copies;
+        let counts = [self.body, lists, self.open.len() as u32, open(0), open(1)];
+        let counts = counts.into_iter().chain([self.copies, self.infos, self.other]);
+        let words = head.into_iter().chain(counts);
+        let words = words.chain(std::iter::repeat(0)).take(ROOT_HEAD);
         let words = words.chain(self.lists.iter().map(|at| at + 1));
         let words = words.chain(self.open.iter().skip(2).copied());
         encode(Part::Root, 0, (capacity, self.stamp), words, out);
     }
 
-    /// An intact root of a device with this capacity and shape.
-    pub(super) fn decode(capacity: u64, shape: &Shape, bytes: &[u8]) -> Option<Root> {
-        let stamp = check(Part::Root, 0, capacity, bytes)?;
+    /// An intact root of a device with this capacity and shape, and the pages that it has.
+    pub(super) fn decode(
+        capacity: u64,
+        shape: &Shape,
+        pages: &Pages,
+        bytes: &[u8],
+    ) -> Option<Root> {
+        let (stamp, major) = check(Part::Root, 0, capacity, bytes)?;
+        let shape = &shape.of(major, pages);
         let w: Vec<u32> = words(bytes).collect();
         let long = |i: usize| w[i] as u64 | (w[i + 1] as u64) << 32;
         let (body, lists, open) = (w[8], w[9] as usize, w[10] as usize);
-        let fits = (body as usize, lists) == (shape.body(), shape.lists());
+        let (copies, infos) = if major == SINGLE { (1, 0) } else { (w[13], w[14]) };
+        let fits = (body as usize, lists) == (shape.body(), shape.lists())
+            && matches!(copies, 1 | 2)
+            && (infos == 0 || infos as usize == shape.infos());
         let beyond = open.saturating_sub(2);
+        let lists = lists.checked_mul(copies as usize)?;
         if !fits || lists > LISTS_MAX || beyond > LISTS_MAX - lists {
             return None;
         }
@@ -187,6 +243,7 @@ impl Root {
         let places = &w[ROOT_HEAD..ROOT_HEAD + lists];
         let lists = places.iter().map(|at| at.checked_sub(1)).collect::<Option<Vec<u32>>>()?;
         Some(Root {
+            major,
             stamp,
             line: w[0],
             position: w[1],
@@ -195,7 +252,10 @@ impl Root {
             digest: [long(4), long(6)],
             body,
             open: here.chain(further).copied().collect(),
+            infos,
             lists,
+            copies,
+            other: if major == SINGLE { 0 } else { w[15] },
         })
     }
 }
@@ -270,6 +330,26 @@ impl Words {
     }
 }
 
+/// The two words of a chunk.
+pub(super) fn words_of(info: &ChunkInfo) -> [u32; 2] {
+    let slc = u32::from(info.cell == CellMode::Slc);
+    [info.erases, info.write_pointer | state_of(info) << 28 | slc << 30]
+}
+
+/// A chunk that had these words is as it was, or is offline now.
+pub(super) fn is_as_it_was(then: [u32; 2], now: &ChunkInfo) -> bool {
+    now.state == ChunkState::Offline || then == words_of(now)
+}
+
+fn state_of(info: &ChunkInfo) -> u32 {
+    match info.state {
+        ChunkState::Free => 0,
+        ChunkState::Open => 1,
+        ChunkState::Closed => 2,
+        ChunkState::Offline => 3,
+    }
+}
+
 /// 128 bits over a chunk report, chunk by chunk: no erase and no program leaves it as it was.
 pub(super) fn digest<'a>(chunks: impl Iterator<Item = &'a ChunkInfo>) -> [u64; 2] {
     const ODD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
@@ -281,12 +361,7 @@ pub(super) fn digest<'a>(chunks: impl Iterator<Item = &'a ChunkInfo>) -> [u64; 2
         }
     };
     for info in chunks {
-        let state = match info.state {
-            ChunkState::Free => 0,
-            ChunkState::Open => 1,
-            ChunkState::Closed => 2,
-            ChunkState::Offline => 3,
-        };
+        let state = u64::from(state_of(info));
         add(state | (info.cell as u64) << 8 | (info.length as u64) << 32);
         add(info.erases as u64 | (info.write_pointer as u64) << 32);
     }
@@ -296,14 +371,23 @@ pub(super) fn digest<'a>(chunks: impl Iterator<Item = &'a ChunkInfo>) -> [u64; 2
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashlane_ocssd::device::CellMode;
+    /// Of 2,000 sectors, 64 units and 30 chunks: a page of each kind.
+    fn pages() -> Pages {
+        Pages::new(2000, 64, 30)
+    }
 
     fn shape() -> Shape {
-        Shape { capacity: 2000, pages: 3, lines: 5, voids: 2 }
+        let pages = pages().count() as usize;
+        Shape { major: MAJOR, capacity: 2000, pages, lines: 5, voids: 2, chunks: 30 }
+    }
+
+    fn decode(capacity: u64, shape: &Shape, bytes: &[u8]) -> Option<Root> {
+        Root::decode(capacity, shape, &pages(), bytes)
     }
 
     fn root() -> Root {
         Root {
+            major: MAJOR,
             stamp: 77,
             line: 4,
             position: 3,
@@ -312,7 +396,10 @@ mod tests {
             digest: [u64::MAX - 5, 3 << 40],
             body: 2,
             open: vec![4, 1],
-            lists: vec![0],
+            infos: 1,
+            lists: vec![0, 9],
+            copies: 2,
+            other: 77,
         }
     }
 
@@ -322,19 +409,26 @@ mod tests {
         assert_eq!((shape().body(), shape().lists()), (2, 1));
         let mut bytes = vec![0xaa; PAGE_BYTES];
         root().encode(2000, &mut bytes);
-        assert_eq!(Root::decode(2000, &shape(), &bytes), Some(root()));
-        assert_eq!(Root::decode(2001, &shape(), &bytes), None);
+        assert_eq!(decode(2000, &shape(), &bytes), Some(root()));
+        assert_eq!(decode(2001, &shape(), &bytes), None);
         let wider = Shape { capacity: 4000, ..shape() };
-        assert_eq!(Root::decode(2000, &wider, &bytes), None);
+        assert_eq!(decode(2000, &wider, &bytes), None);
         for at in 0..PAGE_BYTES {
             bytes[at] ^= 4;
-            assert_eq!(Root::decode(2000, &shape(), &bytes), None, "byte {at}");
+            assert_eq!(decode(2000, &shape(), &bytes), None, "byte {at}");
             bytes[at] ^= 4;
         }
-        assert_eq!(Root::decode(2000, &shape(), &bytes[..100]), None);
+        assert_eq!(decode(2000, &shape(), &bytes[..100]), None);
+        // The version before.
+        let single = Root { lists: vec![0], copies: 1, infos: 0, other: 0, ..root() };
+        single.encode(2000, &mut bytes);
+        bytes[8] = SINGLE as u8;
+        let crc = flashlane_base::crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(decode(2000, &shape(), &bytes), Some(Root { major: SINGLE, ..single }));
         let late = Root { stamp: STAMP_LAST + 1, ..root() };
         late.encode(2000, &mut bytes);
-        assert_eq!(Root::decode(2000, &shape(), &bytes), None, "no life could follow");
+        assert_eq!(decode(2000, &shape(), &bytes), None, "no life could follow");
     }
 
     /// Words come back by section, and copies that can't be are noticed.
@@ -348,7 +442,7 @@ mod tests {
             for (i, part) in (0u32..).zip(all.chunks(SPAN)) {
                 let mut bytes = vec![0; PAGE_BYTES];
                 encode(Part::Body, i, (2000, 5), part.iter().copied(), &mut bytes);
-                assert_eq!(check(Part::Body, i, 2000, &bytes), Some(5));
+                assert_eq!(check(Part::Body, i, 2000, &bytes), Some((5, MAJOR)));
                 assert_eq!(check(Part::Body, i + 1, 2000, &bytes), None);
                 assert_eq!(check(Part::List, i, 2000, &bytes), None);
                 words.put(i, &bytes);

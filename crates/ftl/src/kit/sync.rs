@@ -12,6 +12,8 @@
 //!    open pairs are padded, too.
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
+//! 4. Last, where chunks have become bad, the notes (`pages.rs`) go out, twice: by then all is on the
+//!    medium that makes a chunk one in which nothing is missed.
 //!
 //! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
 //! after it was empty has ended: what was moved out of it is programmed then, what replaced its
@@ -28,11 +30,16 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
+use super::map::Entry;
 use super::place::{Layout, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
+/// In a unit's list of pages: this is the second copy.
+pub(super) const SECOND: u32 = 1 << 31;
+
 /// A page that a barrier has made and that is not yet programmed.
 pub(super) struct Held {
+    /// With [`SECOND`], its second copy.
     pub(super) page: u32,
     pub(super) stamp: u64,
     pub(super) bytes: Vec<u8>,
@@ -49,6 +56,10 @@ pub(super) struct Barriers {
     pub(super) held: Vec<Held>,
     /// The sectors are out, pages may go.
     pages_go: bool,
+    /// Notes need not wait for the other pages of the next barrier.
+    pub(super) notes_along: bool,
+    /// Where the first copy of the newest notes went.
+    first_copy: Option<u32>,
     /// Room of the host that it does not get yet.
     withheld: u32,
     /// Room that it has got as far as the SLC buffer has some, and has not used yet.
@@ -86,6 +97,12 @@ impl Barriers {
     #[inline]
     pub(super) fn has_pairs(&self) -> bool {
         self.pair_sectors > 0
+    }
+
+    /// A page that a barrier has made is not programmed yet; of notes maybe only the second copy.
+    #[inline]
+    pub(super) fn holds_pages(&self) -> bool {
+        !self.held.is_empty() && !mutant!("kit.second-copy-forgotten")
     }
 
     /// Pairs are being padded.
@@ -129,6 +146,26 @@ impl DriveFtl {
         self.settled.wait(cx, over).await;
     }
 
+    /// Where a stop has left no snapshot: notes the chunks that have gone offline in this life, and what was
+    /// in them as lost. Else the next mount could not tell, and would be refused.
+    pub(super) async fn note_offline(&self, cx: &Cx) {
+        {
+            let mut c = self.controller.lock();
+            if c.capacitors || c.at_rest || mutant!("kit.stop-notes-nothing") {
+                return;
+            }
+            let numbers = c.place.layout.chunk_numbers();
+            let report = |pu: u32| self.device.chunk_report(pu, 0, numbers);
+            let report = c.place.layout.by_number(report);
+            if !c.place.take_offline(&report) {
+                return;
+            }
+            c.touch_gone();
+        }
+        self.sync(cx).await;
+        self.rest_without_spare(cx).await;
+    }
+
     /// Waits until all covered slots are programmed, or no more can be.
     async fn wait_for(&self, cx: &Cx, ready: impl Fn(&Controller) -> bool) {
         let over = || {
@@ -142,6 +179,9 @@ impl DriveFtl {
         let number = {
             let mut c = self.controller.lock();
             let number = c.begin_barrier();
+            if std::mem::take(&mut c.barriers.notes_along) {
+                c.make_notes();
+            }
             self.go_on(cx, c, None, Room::default());
             number
         };
@@ -157,6 +197,11 @@ impl DriveFtl {
             if !mutant!("kit.pairs-of-pages-open") {
                 self.close_pairs(cx).await;
             }
+        }
+        let notes = self.controller.lock().make_notes();
+        if notes && self.let_pages_go(cx) {
+            self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
+            self.close_pairs(cx).await;
         }
         let mut c = self.controller.lock();
         if c.phase == Phase::Stopped {
@@ -219,11 +264,51 @@ impl Controller {
         self.buffer.cover(flying);
         self.stamp += 1;
         for page in self.pages.take(u32::MAX) {
-            let mut bytes = vec![0; super::pages::PAGE_BYTES];
-            self.pages.build(page, &self.map, self.stamp, &mut bytes);
-            self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+            self.hold(page);
         }
         self.barriers.asked
+    }
+
+    /// Has the pages of trims say of what is lost.
+    fn touch_gone(&mut self) {
+        for lba in 0..self.map.capacity() {
+            if let Entry::Media(at) = self.map.get(lba)
+                && self.place.is_gone(at)
+            {
+                self.pages.touch_trims(lba, lba + 1);
+            }
+        }
+    }
+
+    /// Makes the pages of notes that differ from what is on the medium; false if none does.
+    fn make_notes(&mut self) -> bool {
+        let any = self.place.stock_changed() || self.pages.notes_wait();
+        if !any || self.phase == Phase::Stopped || mutant!("kit.chunks-unnoted") {
+            return false;
+        }
+        let bits = self.place.bad_chunks();
+        self.pages.set_notes(bits);
+        self.stamp += 1;
+        for page in self.pages.take_notes() {
+            self.hold(page);
+            if self.workers.len() > 1 && !mutant!("kit.notes-written-once") {
+                self.hold(page | SECOND);
+            }
+        }
+        !self.barriers.held.is_empty()
+    }
+
+    /// Makes a page, which the barrier that is under way will program.
+    fn hold(&mut self, page: u32) {
+        let mut bytes = vec![0; super::pages::PAGE_BYTES];
+        self.build_page(page & !SECOND, &mut bytes);
+        self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+    }
+
+    /// The bytes of a page as it would be now.
+    pub(super) fn build_page(&self, page: u32, bytes: &mut [u8]) {
+        let is_gone = |at: u32| self.place.is_gone(at);
+        self.pages.build(page, &self.map, self.stamp, is_gone, bytes);
     }
 
     /// Number of a barrier that begins from now on.
@@ -398,12 +483,36 @@ impl Controller {
         if self.capacitors {
             return self.pages.take(unit);
         }
-        let mut taken = Vec::new();
-        for held in self.barriers.held.iter_mut().filter(|h| !h.sent).take(unit as usize) {
-            held.sent = true;
-            taken.push(held.page);
+        let mut taken: Vec<u32> = Vec::new();
+        for held in self.barriers.held.iter_mut().filter(|h| !h.sent) {
+            let apart = taken.first().is_none_or(|page| page & SECOND == held.page & SECOND);
+            if taken.len() < unit as usize && apart {
+                held.sent = true;
+                taken.push(held.page);
+            }
         }
         taken
+    }
+
+    /// Pages go to this position: where they are first copies, the second ones go elsewhere.
+    pub(super) fn note_pages_at(&mut self, position: u32, pages: &[u32]) {
+        if pages.iter().any(|page| page & SECOND == 0 && self.pages.is_notes(*page)) {
+            self.barriers.first_copy = Some(position);
+        }
+    }
+
+    /// The next pages of a barrier are notes.
+    pub(super) fn notes_are_next(&self) -> bool {
+        let next = self.barriers.held.iter().find(|h| !h.sent);
+        next.is_some_and(|held| self.pages.is_notes(held.page & !SECOND))
+    }
+
+    /// The position where the next pages of a barrier should not go: there is the first copy of the
+    /// same.
+    pub(super) fn position_to_avoid(&self) -> Option<u32> {
+        let next = self.barriers.held.iter().find(|h| !h.sent)?;
+        let second = next.page & SECOND != 0 && !mutant!("kit.notes-on-one-die");
+        self.barriers.first_copy.filter(|_| second)
     }
 
     /// Pages of a barrier wait for a program.

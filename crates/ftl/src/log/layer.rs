@@ -305,8 +305,9 @@ fn recovered(r: Recovery, chunks_per_pu: u32) -> Recovered {
         numbers: numbers.map(|(name, n)| (name.to_string(), n)).into_iter().collect::<Map<_, _>>(),
         lost: r.lost_units.iter().map(|unit| (place(*unit), r.unit)).collect(),
         host_failed: r.host_failed.map(place),
+        lost_sectors: r.lost_sectors,
+        torn_units: r.torn_units.len() as u64,
         steps: r.steps,
-        ..Recovered::default()
     }
 }
 

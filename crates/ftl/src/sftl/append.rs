@@ -169,6 +169,7 @@ impl Sftl {
             map.take_block(channel, segment).map_err(|why| match why {
                 NoBlock::None => SftlError::Gone { channel, segment },
                 NoBlock::TooManyOpen => SftlError::TooManyOpen { channel },
+                NoBlock::InDoubt => SftlError::InDoubt { channel, segment },
             })?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::pftl::PftlConfig;
 use flashlane_base::{Bytes, Geometry, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::Partition;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device, Traits};
-use flashlane_rt::sync::Mutex;
+use flashlane_rt::sync::{AtomicBool, Mutex};
 use flashlane_rt::{Cx, Notify};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
@@ -244,6 +244,7 @@ impl Sftl {
             channels,
             segment_sectors: division.info.segment_sectors,
             generation: 1,
+            doubts: Vec::new(),
             limit: division.limit,
             stats: Default::default(),
         };
@@ -270,6 +271,7 @@ impl Sftl {
             meta,
             ledger,
             map: Mutex::new(map),
+            in_doubt: AtomicBool::new(false),
             changed: Notify::new(),
             settings,
             recovery: OnceLock::new(),

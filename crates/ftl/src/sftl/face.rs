@@ -3,13 +3,19 @@
 //! Owns: [`Face`], the order of its sectors ([`FaceLayout`]). Promises: what [`BlockDev`] promises, but
 //! that a segment is written in order: a write elsewhere than at its write pointer is
 //! [`BlockError::Invalid`] and changes nothing; a discard of a whole segment is a trim, of a part of one
-//! nothing. Never: buffers, or writes anything twice.
+//! nothing. Never: buffers, or writes anything twice; takes for empty what may hold data that can't be
+//! read.
+//!
+//! No file system says which segments must hold data. So chunks that can't be read after a mount are
+//! erased by the first change if a power cut can have left them so. If not nothing can be changed, and
+//! reads of segments without a block are errors, until a mount with `--accept-lost` gives them up.
 //!
 //! First the page-mapped region, then the segments in a row, side by side over the channels: segment 0 of
 //! each channel, then segment 1 of each. So who writes from the first sector to the last takes all
 //! channels in turn.
 
 use super::map::SegmentState;
+use super::unreadable::Settle;
 use super::{Sftl, SftlError};
 use crate::block::{
     BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors,
@@ -24,6 +30,8 @@ use std::sync::Arc;
 const FAILED: &str = "a program failed: its segment takes no more until it is discarded as a whole";
 const GONE: &str = "its segment has no good block left";
 const OPEN: &str = "the device allows no more open segments: fill one";
+const DOUBT: &str = "chunks that were written can't be read: mount it again when they can, or with \
+                     --accept-lost, which gives up what they hold";
 const HOST: &str = "the host could not keep what was written: its disk is full or failing";
 
 /// What lies where.
@@ -129,6 +137,10 @@ impl Face {
         for part in parts {
             let Part { channel, segment, first, n, at } = part;
             let there = self.sftl.write_pointer(channel, segment).saturating_sub(first).min(n);
+            if self.may_be_lost(channel, segment) {
+                lost.extend((0..u64::from(n)).map(|s| Lba::new(lba + u64::from(at) + s)));
+                continue;
+            }
             let mut bytes = vec![0; n as usize * unit];
             let into = SectorsMut::One(&mut bytes[..there as usize * unit]);
             let read = self.sftl.read(cx, channel, segment, first, into, false).await;
@@ -278,6 +290,7 @@ impl Face {
             }
             SftlError::Gone { .. } => BlockError::ReadOnly(GONE),
             SftlError::TooManyOpen { .. } => BlockError::ReadOnly(OPEN),
+            SftlError::InDoubt { .. } => BlockError::ReadOnly(DOUBT),
             SftlError::Host { .. } => BlockError::ReadOnly(HOST),
             SftlError::Ledger(error) => error,
         }
@@ -300,16 +313,14 @@ impl BlockDev for Face {
         if let Err(error) = io.check(&self.info) {
             return Started::Done(Err(error));
         }
-        let (lba, divided) = (io.lba.get(), self.divide(io.lba.get(), io.sectors));
-        match io.payload {
-            Payload::Read(to) => Started::later(self.read(cx, lba, divided, to)),
-            Payload::Write(content) => {
-                let io = Io { payload: Payload::None, ..io };
-                self.write(cx, io, divided, content)
-            }
-            Payload::None if io.op == BlockOp::Flush => Started::later(self.flush(cx)),
-            Payload::None => Started::later(self.discard(cx, lba, divided)),
+        let changes = matches!(io.op, BlockOp::Write | BlockOp::Discard);
+        if changes && self.sftl.is_in_doubt() {
+            return Started::later(async move {
+                self.end_doubt(cx).await?;
+                self.begin(cx, io).await
+            });
         }
+        self.begin(cx, io)
     }
 
     fn expect(&self, op: BlockOp, lba: Lba) {
@@ -325,7 +336,45 @@ impl BlockDev for Face {
         Extent::of(&self.info, lba, most, |lba| {
             let (_, parts) = self.divide(lba, 1);
             let part = parts.first();
-            part.is_some_and(|p| p.first < self.sftl.write_pointer(p.channel, p.segment))
+            part.is_some_and(|p| {
+                p.first < self.sftl.write_pointer(p.channel, p.segment)
+                    || self.may_be_lost(p.channel, p.segment)
+            })
         })
+    }
+}
+
+impl Face {
+    /// Starts a request that fits the device.
+    fn begin<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        let (lba, divided) = (io.lba.get(), self.divide(io.lba.get(), io.sectors));
+        match io.payload {
+            Payload::Read(to) => Started::later(self.read(cx, lba, divided, to)),
+            Payload::Write(content) => {
+                let io = Io { payload: Payload::None, ..io };
+                self.write(cx, io, divided, content)
+            }
+            Payload::None if io.op == BlockOp::Flush => Started::later(self.flush(cx)),
+            Payload::None => Started::later(self.discard(cx, lba, divided)),
+        }
+    }
+
+    /// Erases chunks that can't be read if a power cut alone can have left them so.
+    async fn end_doubt(&self, cx: &Cx) -> BlockResult {
+        if self.sftl.is_in_doubt() && !self.sftl.may_be_torn() {
+            return Err(BlockError::ReadOnly(DOUBT));
+        }
+        let settled = self.sftl.settle(cx, Settle::NothingIsMissing).await;
+        settled.map(drop).map_err(|e| self.outside(BlockOp::Write, 0, 0, e))
+    }
+
+    /// A segment without a block of which a chunk that can't be read may be the block, other than by a
+    /// power cut.
+    fn may_be_lost(&self, channel: u32, segment: u32) -> bool {
+        self.sftl.is_in_doubt()
+            && self.sftl.write_pointer(channel, segment) == 0
+            && self.sftl.unreadable().iter().any(|doubt| doubt.channel == channel)
+            && !self.sftl.may_be_torn()
+            && !mutant!("sftl.face-unreadable-is-empty")
     }
 }

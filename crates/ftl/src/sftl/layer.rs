@@ -6,6 +6,7 @@
 use super::Sftl;
 use super::create::{CreateError, SftlConfig};
 use super::mount::{MountError, Recovery};
+use super::unreadable::name_some;
 use crate::block::BlockError;
 use crate::kit;
 use crate::layer::{
@@ -146,18 +147,22 @@ fn refusal(error: &CreateError) -> Refusal {
 
 /// How a mount found it, for people and in numbers.
 fn recovered(r: &Recovery) -> Recovered {
-    let how = format!(
+    let mut how = format!(
         "{} segments hold data: {} records read, {} chunks erased",
         r.segments, r.scanned_sectors, r.erased_chunks
     );
+    if !r.unreadable.is_empty() {
+        how += &format!("; not known what they hold: {}", name_some(&r.unreadable));
+    }
     let numbers = [
         ("segments", json!(r.segments)),
         ("scanned_sectors", json!(r.scanned_sectors)),
         ("padded_sectors", json!(r.padded_sectors)),
         ("erased_chunks", json!(r.erased_chunks)),
+        ("unreadable_chunks", json!(r.unreadable.len())),
     ];
     let meta = r.meta.as_ref();
-    let lost = meta.map_or_else(Vec::new, |m| m.lost.iter().map(|at| (*at, 1)).collect());
+    let lost = meta.map_or_else(Vec::new, |m| m.lost.clone());
     Recovered {
         found: r.found,
         clean: None,
@@ -166,13 +171,14 @@ fn recovered(r: &Recovery) -> Recovered {
         steps: r.steps.clone(),
         lost,
         host_failed: meta.and_then(|m| m.host_failed),
+        torn_units: r.unreadable.len() as u64,
         ..Recovered::default()
     }
 }
 
 impl Sftl {
     /// Waits until nothing is under way, and has it all durable.
-    async fn settle(&self, cx: &Cx) {
+    async fn come_to_rest(&self, cx: &Cx) {
         self.changed.wait(cx, || self.map.lock().is_still()).await;
         self.device.flush(cx).await;
     }
@@ -249,13 +255,13 @@ impl Layer for Sftl {
     fn drain<'a>(&'a self, cx: &'a Cx) -> Later<'a, ()> {
         Box::pin(async move {
             self.meta.drain(cx).await;
-            self.settle(cx).await;
+            self.come_to_rest(cx).await;
         })
     }
 
     fn stop<'a>(self: Arc<Self>, cx: &'a Cx, how: Stop) -> Later<'a, Result<(), BlockError>> {
         Box::pin(async move {
-            self.settle(cx).await;
+            self.come_to_rest(cx).await;
             Layer::stop(self.meta.clone(), cx, how).await
         })
     }

@@ -19,6 +19,7 @@ use crate::kit::DriveFtl;
 use flashlane_base::{Geometry, Lba, SECTOR_BYTES, mutant};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const MAGIC: &[u8; 8] = b"FLSFTL\x001";
@@ -218,6 +219,24 @@ impl Ledger {
             return Ok(());
         }
         self.write(cx, (at / self.shape.unit()) as u64).await
+    }
+
+    /// Notes the same of many blocks: a write of each sector.
+    pub(super) async fn mark_all(&self, cx: &Cx, all: &[(u32, u32)], mark: Mark) -> BlockResult {
+        let mut sectors = BTreeSet::new();
+        for (pu, chunk) in all {
+            let (at, shift) = self.index(*pu, *chunk);
+            let mut bytes = self.bytes.lock();
+            let before = bytes[at] >> shift & 3;
+            bytes[at] = bytes[at] & !(3 << shift) | before.max(mark as u8) << shift;
+            if before < mark as u8 {
+                sectors.insert((at / self.shape.unit()) as u64);
+            }
+        }
+        for sector in sectors {
+            self.write(cx, sector).await?;
+        }
+        Ok(())
     }
 
     fn bit(&self, channel: u32, segment: u32) -> (usize, u8) {

@@ -4,9 +4,10 @@
 //! many blocks are free as there are usable segments without one, so an append never finds none; the
 //! least worn free block is taken. Never: waits, or talks to the device.
 
+use super::unreadable::Unreadable;
 use super::window::Window;
 use crate::stats::FtlStats;
-use flashlane_base::Location;
+use flashlane_base::{Location, mutant};
 use std::ops::Range;
 
 /// Erases by which the least worn block with data must lag behind the least worn free block before
@@ -46,6 +47,8 @@ pub(super) enum BlockState {
     Free,
     /// It is this segment's.
     Holds(u32),
+    /// It was written, and what it holds can't be read: no segment gets it.
+    Unreadable,
     Retired,
 }
 
@@ -167,6 +170,8 @@ pub(super) struct OpenLimit {
 pub(super) enum NoBlock {
     None,
     TooManyOpen,
+    /// It is not known what some chunks hold ([`Map::doubts`]).
+    InDoubt,
 }
 
 #[derive(Debug)]
@@ -175,6 +180,9 @@ pub(super) struct Map {
     pub(super) segment_sectors: u32,
     /// Of the block that is taken next.
     pub(super) generation: u64,
+    /// Chunks of which a mount could not read what they hold, until that is settled. Meanwhile no
+    /// segment changes: an older block of it may be among them.
+    pub(super) doubts: Vec<Unreadable>,
     pub(super) limit: OpenLimit,
     pub(super) stats: FtlStats,
 }
@@ -207,6 +215,9 @@ impl Map {
     /// Gives a segment the least worn free block of its channel; among equals one on the PU with the
     /// fewest open ones, then the fewest in use.
     pub(super) fn take_block(&mut self, channel: u32, segment: u32) -> Result<(), NoBlock> {
+        if !self.doubts.is_empty() && !mutant!("sftl.taken-in-doubt") {
+            return Err(NoBlock::InDoubt);
+        }
         let open: Vec<u32> = self.open(channel).collect();
         if self.limit.all != 0 {
             let others = (0..self.channels.len() as u32).filter(|c| *c != channel);
@@ -249,10 +260,12 @@ impl Map {
         self.is_backed(channel)
     }
 
-    /// There is a free block for each usable segment that has none.
+    /// There is a block for each usable segment that has none: a free one, or one that is free, or
+    /// that segment's, when it is known what it holds.
     pub(super) fn is_backed(&self, channel: u32) -> bool {
         let c = &self.channels[channel as usize];
-        let free = c.blocks.iter().filter(|b| b.state == BlockState::Free).count();
+        let is_free = |b: &&Block| matches!(b.state, BlockState::Free | BlockState::Unreadable);
+        let free = c.blocks.iter().filter(is_free).count();
         let wanting = |s: &&Segment| s.block.is_none() && s.phase != Phase::Gone;
         free >= c.segments.iter().filter(wanting).count()
     }
@@ -355,6 +368,7 @@ mod tests {
             channels: vec![Channel { blocks, segments }],
             segment_sectors: 8,
             generation: 1,
+            doubts: Vec::new(),
             limit,
             stats: FtlStats::default(),
         }

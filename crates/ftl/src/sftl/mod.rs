@@ -29,8 +29,9 @@
 //! device does not remember of that is in a list (`ledger`).
 //!
 //! **Life of a mount.** `mount` asks the first sector's record of each written block whose it is. The
-//! highest generation wins; losers, torn erases and blocks whose first program was torn are erased.
-//! There is nothing else to find.
+//! highest generation wins; losers are erased. A block of which no record can be read is left alone: its
+//! erase or first program was torn, or it holds a segment. Until that is settled no segment changes, and
+//! the file system above says which segments must hold data (`unreadable`).
 //!
 //! **Metadata.** The first chunks of every PU are a small page-mapped block SSD ([`crate::kit`]) for
 //! what the file system updates in place. The ledger has its first sectors.
@@ -47,6 +48,7 @@ mod map;
 mod mount;
 mod read;
 mod trim;
+mod unreadable;
 mod window;
 
 use crate::block::{BlockDev, BlockError};
@@ -56,7 +58,7 @@ use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Device;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_rt::sync::Mutex;
+use flashlane_rt::sync::{AtomicBool, Mutex};
 use flashlane_rt::{Cx, Notify};
 use std::fmt::Write;
 use std::ops::Range;
@@ -68,6 +70,7 @@ pub use face::{Face, FaceLayout};
 pub use layer::{SFTL, SftlKind};
 pub use map::{LAG, SegmentState};
 pub use mount::{MountError, Recovery};
+pub use unreadable::{Cause as UnreadableCause, Settle, Unreadable, name_some};
 
 use busy::Watched;
 use ledger::{Behind, Ledger};
@@ -145,6 +148,12 @@ pub enum SftlError {
          is left; use others"
     )]
     Gone { channel: u32, segment: u32 },
+    /// Nothing has happened ([`Sftl::settle`]).
+    #[error(
+        "segment {segment} of channel {channel} can't change: chunks were written that can't be read, \
+         and one of them may hold it"
+    )]
+    InDoubt { channel: u32, segment: u32 },
     /// The device has a limit of open chunks.
     #[error(
         "channel {channel} has as many open segments as the device allows: fill one, or trim it"
@@ -191,6 +200,8 @@ pub struct Sftl {
     behind: Arc<Behind>,
     ledger: Ledger,
     map: Mutex<Map>,
+    /// There are chunks of which it is not known what they hold ([`Map::doubts`]).
+    in_doubt: AtomicBool,
     /// Woken when a program, a read or an erase has ended.
     changed: Notify,
     settings: crate::layer::Settings,

@@ -2,17 +2,20 @@
 //!
 //! Owns: [`Sftl::mount`] and its steps. Promises: a segment has what was durable of it, in the order in
 //! which it was appended, and nothing that was not; one that was trimmed is empty; a mount that is cut
-//! itself changes nothing of that, as often as it happens. Never: programs anything but padding.
+//! itself changes nothing of that, as often as it happens. Never: programs anything but padding;
+//! erases a chunk of which it could not read whose it is (`unreadable.rs` has those).
 //!
 //! 1. The page-mapped region is mounted, the ledger read.
 //! 2. The chunk report. Where the medium has a read-back window or pairs, open chunks are padded: what
 //!    lies in the window can be read behind that only, and what was found is durable then.
 //! 3. The record of the first sector of each written chunk: (segment, generation). If it can't be read,
 //!    the first of its chunk that can: a program may have failed before one that was acknowledged. Where
-//!    there may be padding, all records of the chunk.
+//!    there may be padding, all records of the chunk. Chunks of which none can be read are read again
+//!    over time.
 //! 4. Per segment the highest generation counts. Losers are erased.
-//! 5. A chunk of which no record says anything is a torn erase, or its first program was torn: neither a
-//!    trim nor an append has completed, or the trim only waits for this. It is erased (again).
+//! 5. A chunk that was written and of which no record can be read stays as it is, and no segment gets
+//!    it: its erase or its first program may have been torn, or it may hold a segment that can't be
+//!    read at the moment. Whoever knows which segments must hold data decides ([`Sftl::settle`]).
 //! 6. What is bad: offline chunks, the ledger's, and chunks that the device closed early.
 //!
 //! A block without a segment is free; a segment without a block is empty, and may have any.
@@ -21,15 +24,18 @@ use super::create::{CreateError, Division, SftlConfig};
 use super::ledger::{Found, Ledger, Mark};
 use super::map::{BlockState, Map, Phase};
 use super::trim::Erased;
-use super::{Sftl, TRIES};
+use super::unreadable::{Cause as Doubt, Settle, Unreadable, dead_pus};
+use super::{Sftl, SftlError, TRIES};
 use crate::block::{BlockError, BlockResult};
 use crate::kit::{self, DriveFtl};
 use crate::log::format::{LBA_PADDING, Oob};
+use crate::patience::read_again;
 use flashlane_base::{Location, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkInfo, ChunkState, Device, Flags, Request, Scatter, Status,
 };
 use flashlane_rt::Cx;
+use flashlane_rt::sync::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -64,6 +70,9 @@ pub enum MountError {
         "the host could not give sector {sector} of chunk {chunk} on PU {pu}: mount it again when it can"
     )]
     Host { pu: u32, chunk: u32, sector: u32 },
+    /// What can't be read was to be given up.
+    #[error("chunks that can't be read could not be given up: {0}")]
+    GiveUp(SftlError),
     #[error("segment {segment} of channel {channel} lies in two blocks of one generation")]
     Twice { channel: u32, segment: u32 },
 }
@@ -79,8 +88,10 @@ pub struct Recovery {
     pub scanned_sectors: u64,
     /// Sectors of padding behind open chunks.
     pub padded_sectors: u64,
-    /// Chunks erased: losers, and what was torn.
+    /// Chunks erased, each of an older generation of a segment that is there.
     pub erased_chunks: u64,
+    /// Chunks that were written and of which nothing can be read: they are kept as they are.
+    pub unreadable: Vec<Unreadable>,
     /// How the page-mapped region was found.
     pub meta: Option<kit::Recovery>,
     pub steps: Vec<(&'static str, Ns)>,
@@ -99,6 +110,30 @@ struct Seen {
     foreign: Option<(u32, u64)>,
     host_failed: Option<u32>,
     scanned: u64,
+}
+
+impl Seen {
+    fn new(pu: u32, chunk: u32, info: ChunkInfo) -> Seen {
+        Seen {
+            pu,
+            chunk,
+            info,
+            owner: None,
+            padded: Vec::new(),
+            data_end: 0,
+            foreign: None,
+            host_failed: None,
+            scanned: 0,
+        }
+    }
+
+    /// Something was written to it, and no record says what.
+    fn is_unreadable(&self) -> bool {
+        self.owner.is_none()
+            && self.foreign.is_none()
+            && self.host_failed.is_none()
+            && self.info.write_pointer > 0
+    }
 }
 
 impl Sftl {
@@ -135,7 +170,13 @@ impl Sftl {
         }
         let mut recovery = Recovery { meta: meta.recovery(), ..Recovery::default() };
         recovery.steps.push(("page-mapped region", cx.now() - began));
-        let found = bring_up(cx, division, meta.clone(), recovery).await;
+        let mut found = bring_up(cx, division, meta.clone(), recovery).await;
+        if let Ok(me) = &found
+            && config.accept_lost_sectors
+            && let Err(error) = me.settle(cx, Settle::GiveUp).await
+        {
+            found = Err(MountError::GiveUp(error));
+        }
         if found.is_err() {
             meta.quiesce(cx).await;
         }
@@ -187,6 +228,27 @@ impl Sftl {
             }
         }
         Ok(records)
+    }
+
+    /// Looks again, over time, at chunks of which no record could be read.
+    async fn look_again(&self, cx: &Cx, found: &mut [Seen], all: bool) {
+        let left = (0..found.len()).filter(|i| found[*i].is_unreadable()).collect();
+        if mutant!("sftl.mount-has-no-patience") {
+            return;
+        }
+        read_again(cx, left, async |left: Vec<usize>| {
+            let mut still = Vec::new();
+            for at in left {
+                let seen = &mut found[at];
+                (seen.data_end, seen.padded) = (0, Vec::new());
+                self.look_at(cx, seen, all).await;
+                if seen.is_unreadable() {
+                    still.push(at);
+                }
+            }
+            still
+        })
+        .await;
     }
 
     /// Sectors of a chunk, from its first, that can be read; what is behind them was padded here.
@@ -257,21 +319,22 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
             continue;
         }
         if info.state == ChunkState::Open && behind > 0 && !mutant!("sftl.window-not-padded") {
-            me.pad(&cx, (pu, chunk), behind, Cause::PaddingPair).await;
+            // One that can't be read is left as it is: each mount would pad it, until it is as full as a
+            // torn erase.
+            let mut first = Seen::new(pu, chunk, info);
+            if me.readable(&info) > 0 {
+                me.look_at(&cx, &mut first, false).await;
+            }
+            if me.readable(&info) == 0
+                || !first.is_unreadable()
+                || mutant!("sftl.unreadable-padded")
+            {
+                me.pad(&cx, (pu, chunk), behind, Cause::PaddingPair).await;
+            }
         }
         // What it is now.
         let info = me.device.chunk_report(pu, chunk, 1).first().copied().unwrap_or(info);
-        found.push(Seen {
-            pu,
-            chunk,
-            info,
-            owner: None,
-            padded: Vec::new(),
-            data_end: 0,
-            foreign: None,
-            host_failed: None,
-            scanned: 0,
-        });
+        found.push(Seen::new(pu, chunk, info));
     }
     if behind == 0 {
         // The first sectors of many chunks at once.
@@ -296,6 +359,9 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
         if seen.owner.is_none() && seen.foreign.is_none() {
             me.look_at(&cx, seen, behind > 0).await;
         }
+    }
+    me.look_again(&cx, &mut found, behind > 0).await;
+    for seen in &mut found {
         let end = me.readable(&seen.info);
         match (behind, seen.padded.last_mut()) {
             // There is no padding on such a medium.
@@ -337,6 +403,7 @@ async fn bring_up(
         channels,
         segment_sectors: info.segment_sectors,
         generation: 1,
+        doubts: Vec::new(),
         limit: division.limit,
         stats: Default::default(),
     };
@@ -378,7 +445,9 @@ async fn bring_up(
     recovery.segments = winners.len() as u32;
     clear(cx, &me, &seen, &winners).await?;
     fill(&me, seen, &winners);
-    settle_gone(cx, &me).await?;
+    me.settle_gone(cx).await.map_err(MountError::Ledger)?;
+    recovery.unreadable = me.unreadable();
+    me.in_doubt.store(!recovery.unreadable.is_empty(), Ordering::Relaxed);
     recovery.steps.push(("erases", cx.now() - began));
     let stats = me.map.lock().stats;
     recovery.padded_sectors = stats.programmed_for(Cause::PaddingPair);
@@ -421,10 +490,12 @@ async fn clear(
             let mark = me.ledger.mark(cx, (s.pu, s.chunk), Mark::Failed).await;
             kept(mark)?;
         }
-        let counts = s.owner.is_some_and(|(number, _)| winners.get(&number) == Some(&i));
-        let torn = s.owner.is_none();
-        let left = torn && mutant!("sftl.torn-erase-left") || !torn && mutant!("sftl.loser-left");
-        if !counts && !left {
+        // It holds a segment, and there is a newer block of that: or nothing was programmed at all.
+        let loses = s.owner.is_some_and(|(number, _)| winners.get(&number) != Some(&i))
+            && !mutant!("sftl.loser-left");
+        let is_blank = s.info.write_pointer == 0;
+        let erased = s.is_unreadable() && mutant!("sftl.unreadable-erased");
+        if loses || is_blank || erased {
             by_pu.entry(s.pu).or_default().push(s.chunk);
         }
     }
@@ -447,9 +518,13 @@ async fn clear(
 /// What a mount notes it would find again. So where the page-mapped region takes nothing any more, what
 /// there is can be read all the same.
 fn kept(noted: BlockResult) -> Result<(), MountError> {
+    kept_or_found_again(noted).map_err(MountError::Ledger)
+}
+
+fn kept_or_found_again(noted: BlockResult) -> BlockResult {
     match noted {
         Ok(()) | Err(BlockError::ReadOnly(_)) => Ok(()),
-        Err(other) => Err(MountError::Ledger(other)),
+        Err(other) => Err(other),
     }
 }
 
@@ -466,7 +541,23 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
             b.state = if bad { BlockState::Retired } else { BlockState::Free };
         }
     }
+    let dead = dead_pus(&*me.device, &me.ledger);
+    map.doubts = dead.into_iter().map(|pu| me.doubt(pu, 0, 0, Doubt::DeadPu)).collect();
+    // Those of a PU follow each other, as PUs were looked at in their order.
     for (i, s) in seen.into_iter().enumerate() {
+        if s.is_unreadable() && !mutant!("sftl.unreadable-erased") {
+            let channel = geo.channel_of(s.pu);
+            let block = (s.pu - channel * geo.pus_per_channel) * geo.chunks_per_pu + s.chunk;
+            let c = &mut map.channels[channel as usize];
+            c.blocks[block as usize].state = match mutant!("sftl.torn-erase-left") {
+                true => BlockState::Free,
+                false => BlockState::Unreadable,
+            };
+            let failed = me.ledger.marked(s.pu, s.chunk) == Mark::Failed;
+            let cause = if failed { Doubt::Failed } else { Doubt::Unread };
+            map.doubts.push(me.doubt(s.pu, s.chunk, s.data_end, cause));
+            continue;
+        }
         let Some((number, generation)) = s.owner.filter(|o| winners.get(&o.0) == Some(&i)) else {
             continue;
         };
@@ -483,31 +574,38 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
     }
 }
 
-/// Segments without a block to take: those of before, and others if more blocks are bad.
-async fn settle_gone(cx: &Cx, me: &Sftl) -> Result<(), MountError> {
-    let mut more = Vec::new();
-    {
-        let mut map = me.map.lock();
-        for channel in 0..me.info.channels {
-            for segment in 0..me.info.segments {
-                let s = map.segment_mut(channel, segment);
-                if s.block.is_none() && me.ledger.is_gone(channel, segment) {
-                    s.phase = Phase::Gone;
+impl Sftl {
+    /// Segments without a block to take: those of before, and others if more blocks are bad. As long
+    /// as chunks can't be read nothing of that is noted: they may be had another time.
+    pub(super) async fn settle_gone(&self, cx: &Cx) -> BlockResult {
+        let mut more = Vec::new();
+        let unsettled = {
+            let mut map = self.map.lock();
+            for channel in 0..self.info.channels {
+                for segment in 0..self.info.segments {
+                    let s = map.segment_mut(channel, segment);
+                    if s.block.is_none() && self.ledger.is_gone(channel, segment) {
+                        s.phase = Phase::Gone;
+                    }
+                }
+                while !map.is_backed(channel) {
+                    let last = (0..self.info.segments).rev().find(|segment| {
+                        let s = map.segment(channel, *segment);
+                        s.is_some_and(|s| s.block.is_none() && s.phase == Phase::Usable)
+                    });
+                    let Some(segment) = last else { break };
+                    map.segment_mut(channel, segment).phase = Phase::Gone;
+                    more.push((channel, segment));
                 }
             }
-            while !map.is_backed(channel) {
-                let last = (0..me.info.segments).rev().find(|segment| {
-                    let s = map.segment(channel, *segment);
-                    s.is_some_and(|s| s.block.is_none() && s.phase == Phase::Usable)
-                });
-                let Some(segment) = last else { break };
-                map.segment_mut(channel, segment).phase = Phase::Gone;
-                more.push((channel, segment));
-            }
+            !map.doubts.is_empty()
+        };
+        if unsettled {
+            return Ok(());
         }
+        for (channel, segment) in more {
+            kept_or_found_again(self.ledger.mark_gone(cx, channel, segment).await)?;
+        }
+        Ok(())
     }
-    for (channel, segment) in more {
-        kept(me.ledger.mark_gone(cx, channel, segment).await)?;
-    }
-    Ok(())
 }

@@ -174,7 +174,7 @@ impl Sftl {
         }
         let content = into.scatter(sectors, unit);
         let request = Request::read(&addrs[..n], content, &mut oob[..n]);
-        let flight = device.io(cx, request.with(Flags::DEFAULT).whole(whole));
+        let flight = device.io(cx, request.with(Flags::READ).whole(whole));
         let mut mismatch = 0;
         for (i, sector) in sectors.iter().enumerate() {
             let (lba, generation, _) = Oob::decode_raw(&oob[i]);

@@ -5,7 +5,8 @@
 //! be erased, is not used again; who runs out of blocks hears of it here, never in an append. Never:
 //! erases under a read or a program.
 //!
-//! A torn erase leaves a block that can't be read: the mount erases it again. An erase that had not begun
+//! A torn erase leaves a block that can't be read: it is erased again when it is known after a mount that
+//! no data is missing (`unreadable.rs`). An erase that had not begun
 //! leaves the segment as it was: the trim has not completed. Nothing takes a new block for the segment
 //! before the old one is erased, so no older generation of it is ever left.
 
@@ -59,6 +60,11 @@ impl Sftl {
             Phase::Gone => return Err(SftlError::Gone { channel, segment }),
             Phase::Trimming => {
                 return Err(self.invalid((channel, segment), 0, 0, "it is being erased"));
+            }
+            Phase::Usable if s.block.is_none() && map.doubts.is_empty() => return Ok(false),
+            // An older block of it may be among those that can't be read.
+            Phase::Usable if !map.doubts.is_empty() && !mutant!("sftl.trimmed-in-doubt") => {
+                return Err(SftlError::InDoubt { channel, segment });
             }
             Phase::Usable if s.block.is_none() => return Ok(false),
             Phase::Usable => {}

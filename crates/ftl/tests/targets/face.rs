@@ -33,6 +33,10 @@ pub(crate) struct Truth {
     pub(crate) flipped: BTreeSet<Spot>,
     /// Their next read fails.
     pub(crate) fails_once: BTreeSet<Spot>,
+    /// So many of their next reads fail.
+    pub(crate) fails_often: BTreeMap<Spot, u64>,
+    /// So many sectors fail that are read next, whichever they are.
+    pub(crate) next_fail: u64,
     pub(crate) replaced: BTreeMap<Spot, Wrote>,
     pub(crate) geometry: Option<Geometry>,
 }
@@ -170,7 +174,13 @@ impl Face {
             if truth.flipped.contains(spot) && unit > 0 {
                 content[unit / 2] ^= 0x10;
             }
-            if truth.fails_once.remove(spot) || truth.unreadable.contains(spot) {
+            let mut in_burst = truth.next_fail > 0;
+            truth.next_fail -= u64::from(in_burst);
+            if let Some(left) = truth.fails_often.get_mut(spot).filter(|left| **left > 0) {
+                *left -= 1;
+                in_burst = true;
+            }
+            if truth.fails_once.remove(spot) || truth.unreadable.contains(spot) || in_burst {
                 content.fill(0);
                 oob[i].fill(0);
                 bad.push(i);

@@ -16,3 +16,4 @@ mod qblk;
 mod sftl;
 mod slc;
 mod story;
+mod vanish;

@@ -166,6 +166,23 @@ impl Medium {
         self.truth.lock().fails_once.extend(spots);
     }
 
+    /// So many of the next reads of each of these sectors fail, and no other.
+    pub(crate) fn fail_often(&self, spots: impl IntoIterator<Item = Spot>, times: u64) {
+        self.truth.lock().fails_often.extend(spots.into_iter().map(|spot| (spot, times)));
+    }
+
+    /// So many sectors fail that are read next, whichever they are.
+    pub(crate) fn fail_next(&self, reads: u64) {
+        self.truth.lock().next_fail = reads;
+    }
+
+    /// A die stops working at the next command that reaches it.
+    pub(crate) fn kill_die(&self, pu: u32) {
+        let plan = format!("[[fault]]\nkind = \"die_fail\"\nat = \"pu {pu}\"\n");
+        let plan = FaultPlan::from_toml(&plan).expect("a plan");
+        plan.faults.into_iter().for_each(|fault| self.ssd.fail(fault));
+    }
+
     /// Other content in a sector of metadata, which its record does not vouch for.
     pub(crate) fn replace_content(&self, spot: Spot, content: &[u8]) {
         let mut truth = self.truth.lock();
@@ -179,6 +196,8 @@ impl Medium {
         truth.unreadable.clear();
         truth.flipped.clear();
         truth.fails_once.clear();
+        truth.fails_often.clear();
+        truth.next_fail = 0;
         truth.replaced.clear();
     }
 

@@ -388,7 +388,9 @@ fn a_trim_outlives_the_die_that_holds_its_page() {
             io(&*ftl, &cx, BlockOp::Read, TRIMMED, 1, &mut buf).await.map(|()| buf)
         };
         let ((), got) = two_lives(&plan, config, first, then);
-        assert_eq!(got, Ok([0; 8]), "die {pu}");
+        // What the die held nobody knows: an error is as good as zeros, what was trimmed is not.
+        let gone = matches!(got, Ok([0, 0, 0, 0, 0, 0, 0, 0]) | Err(BlockError::Uncorrectable(_)));
+        assert!(gone, "die {pu}: {got:?}");
     }
 }
 

@@ -1,13 +1,14 @@
 //! The holder's side of the socket, on threads of its own.
 //!
 //! Owns: who is connected and for how long, the question that the run's thread is to answer next.
-//! Promises: a client is heard for a bounded time, with a bounded number of bytes; more clients than fit
-//! wait to be accepted; the run answers one question at a time and then has as long for itself as the
-//! answer took; when it ends, the socket's name is gone before the image is given to others. Never: looks
-//! at a drive.
+//! Promises: a client is heard for a bounded time, with a bounded number of bytes; where more come
+//! than fit, the one that is slowest to ask or to take its answer makes room; the run answers one
+//! question at a time and then has as long for itself as the answer took; when it ends, the
+//! socket's name is gone before the image is given to others. Never: looks at a drive.
 
 use super::socket::listen_at;
 use super::{ASK_MAX, Answer, Ask, ControlError, Greeting, NAME, Question, Reply, VERSION};
+use flashlane_base::mutant;
 use flashlane_rt::Bell;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
@@ -23,6 +24,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const CLIENTS_MAX: usize = 16;
+/// Where more come, a client that has this process wait for so long makes room.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// A client has so long to ask.
 const TO_ASK: Duration = Duration::from_secs(5);
 /// And so long to take the answer.
@@ -47,8 +50,19 @@ struct Shared {
     /// Whoever has it may ask next, and when that may be.
     turn: Mutex<Option<Instant>>,
     closing: AtomicBool,
-    clients: Mutex<BTreeMap<u64, UnixStream>>,
+    clients: Mutex<BTreeMap<u64, Connected>>,
     gone: Condvar,
+}
+
+/// A client that is there.
+struct Connected {
+    stream: UnixStream,
+    /// It is waited for since then; none while it waits.
+    slow_since: Option<Instant>,
+    /// Its question has come.
+    has_asked: bool,
+    /// It has made room.
+    leaves: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -146,7 +160,7 @@ impl Drop for Listening {
         }
         let mut clients = lock(&self.shared.clients);
         for client in clients.values() {
-            let _ = client.shutdown(std::net::Shutdown::Read);
+            let _ = client.stream.shutdown(std::net::Shutdown::Read);
         }
         let end = now() + TO_END;
         while !clients.is_empty() {
@@ -163,13 +177,6 @@ impl Drop for Listening {
 /// Takes clients in until the socket is shut down.
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     for number in 0.. {
-        {
-            let mut clients = lock(&shared.clients);
-            while clients.len() >= CLIENTS_MAX && !shared.closing.load(Ordering::SeqCst) {
-                let waited = shared.gone.wait_timeout(clients, LOOK_EVERY);
-                clients = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
-        }
         let accepted = listener.accept();
         if shared.closing.load(Ordering::SeqCst) {
             return;
@@ -181,11 +188,18 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
             let _ = shared.gone.wait_timeout(clients, LOOK_EVERY);
             continue;
         };
-        lock(&shared.clients).insert(number, kept);
+        let mut clients = wait_for_room(shared);
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let slow_since = Some(now());
+        let client = Connected { stream: kept, slow_since, has_asked: false, leaves: false };
+        clients.insert(number, client);
+        drop(clients);
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("drive control client".into());
         let spawned = thread.spawn(move || {
-            serve(&stream, &theirs);
+            serve(&stream, number, &theirs);
             lock(&theirs.clients).remove(&number);
             theirs.gone.notify_all();
         });
@@ -195,24 +209,60 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
+/// Waits until there is room for one more client, or the socket is shut down: the one that is
+/// waited for longest makes room.
+fn wait_for_room(shared: &Shared) -> MutexGuard<'_, BTreeMap<u64, Connected>> {
+    let mut clients = lock(&shared.clients);
+    while clients.len() >= CLIENTS_MAX && !shared.closing.load(Ordering::SeqCst) {
+        let now = now();
+        let slow = clients.values_mut().filter_map(|c| Some((c.slow_since?, c)));
+        let wait = match slow.filter(|(_, c)| !c.leaves).min_by_key(|(since, _)| *since) {
+            Some((since, client)) if !mutant!("lab.control-waits-for-silent") => {
+                let left = PATIENCE.saturating_sub(now - since);
+                if left.is_zero() {
+                    client.leaves = true;
+                    // Its thread finds that nothing comes, or goes, any more; one that has not
+                    // asked is told so.
+                    let how = match client.has_asked {
+                        true => std::net::Shutdown::Both,
+                        false => std::net::Shutdown::Read,
+                    };
+                    let _ = client.stream.shutdown(how);
+                }
+                left.max(LOOK_EVERY / 10)
+            }
+            _ => LOOK_EVERY,
+        };
+        let waited = shared.gone.wait_timeout(clients, wait);
+        clients = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    clients
+}
+
 /// One client: greets, hears, has it answered, says so.
-fn serve(stream: &UnixStream, shared: &Shared) {
+fn serve(stream: &UnixStream, number: u64, shared: &Shared) {
     let greeting =
         Greeting { flashlane: NAME.into(), version: VERSION, process: std::process::id() };
     if say(stream, &greeting, TO_ASK).is_err() {
         return;
     }
-    let reply = match hear(stream, shared) {
+    let reply = match hear(stream, number, shared) {
         Ok(Some(line)) => match parse(&line) {
-            Ok(ask) => match have_answered(ask, stream, shared) {
-                Some(reply) => reply,
-                None => return,
-            },
+            Ok(ask) => {
+                change(number, shared, |client| {
+                    (client.slow_since, client.has_asked) = (None, true)
+                });
+                match have_answered(ask, stream, shared) {
+                    Some(reply) => reply,
+                    None => return,
+                }
+            }
             Err(why) => Reply::Refused(why),
         },
         Ok(None) => return,
         Err(why) => Reply::Refused(why),
     };
+    change(number, shared, |client| client.slow_since = Some(now()));
     let _ = say(stream, &reply, TO_TAKE);
     // What it has sent beyond its question is read off, so that closing does not take the answer back.
     let _ = stream.shutdown(std::net::Shutdown::Write);
@@ -226,8 +276,19 @@ fn serve(stream: &UnixStream, shared: &Shared) {
     }
 }
 
+/// Notes something of a client.
+fn change(number: u64, shared: &Shared, what: impl FnOnce(&mut Connected)) {
+    if let Some(client) = lock(&shared.clients).get_mut(&number) {
+        what(client);
+    }
+}
+
+fn leaves(number: u64, shared: &Shared) -> bool {
+    lock(&shared.clients).get(&number).is_some_and(|client| client.leaves)
+}
+
 /// A question; `None` when the client has gone.
-fn hear(stream: &UnixStream, shared: &Shared) -> Result<Option<Vec<u8>>, String> {
+fn hear(stream: &UnixStream, number: u64, shared: &Shared) -> Result<Option<Vec<u8>>, String> {
     let end = now() + TO_ASK;
     let _ = stream.set_read_timeout(Some(LOOK_EVERY));
     let mut line = Vec::new();
@@ -236,6 +297,9 @@ fn hear(stream: &UnixStream, shared: &Shared) -> Result<Option<Vec<u8>>, String>
     loop {
         match reader.read(&mut part) {
             Ok(0) if shared.closing.load(Ordering::SeqCst) => return Err(CLOSING.into()),
+            Ok(0) if leaves(number, shared) => {
+                return Err("no question came, and others wait to ask theirs".into());
+            }
             Ok(0) => return Ok(None),
             Ok(n) => match part[..n].iter().position(|b| *b == b'\n') {
                 Some(at) => {

@@ -5,6 +5,7 @@
 //! the name appears when somebody listens. Never: waits longer than it is told to.
 
 use super::{ControlError, io_error};
+use flashlane_base::fresh::{Unmade, put_in_place};
 use rustix::fs::{Mode, OFlags, fchmod, open};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -54,11 +55,8 @@ fn by_descriptor(path: &Path, more: OFlags) -> io::Result<(OwnedFd, PathBuf)> {
 /// image, so nobody does.
 pub(crate) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
     let refuse = |problem: String| ControlError::Listen { path: path.into(), problem };
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => {
-            return Err(refuse("there is something else of that name; move it away".into()));
-        }
-        _ => {}
+    if let Ok(there) = fs::symlink_metadata(path) {
+        only_sockets(&there).map_err(|why| refuse(why.to_string()))?;
     }
     let listener = || {
         let folder = path.parent().unwrap_or(Path::new("/"));
@@ -80,7 +78,7 @@ pub(crate) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
         fchmod(&fd, Mode::from_raw_mode(0o600))?;
         bind(&fd, &SocketAddrUnix::new(&at)?)?;
         let named = listen(&fd, WAITING).map_err(io::Error::from);
-        let named = named.and_then(|()| fs::rename(&at, path));
+        let named = named.and_then(|()| Ok(put_in_place(&at, path, only_sockets)?));
         if let Err(e) = named {
             let _ = fs::remove_file(&at);
             return Err(e);
@@ -100,6 +98,17 @@ pub(crate) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
         };
         refuse(format!("{e}{hint}"))
     })
+}
+
+/// A socket that nobody listens at is replaced, anything else is not.
+fn only_sockets(there: &fs::Metadata) -> Result<(), Unmade> {
+    match there.file_type().is_socket() {
+        true => Ok(()),
+        false => {
+            let says = "there is something else of that name; move it away";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, says).into())
+        }
+    }
 }
 
 /// Connects, and gives up after `patience`.

@@ -102,6 +102,7 @@ fn read_options(s: &Section<'_>) -> SsdOptions {
     options.queue = s.word("queue", &queues);
     options.timing = !s.flag("null").unwrap_or(false);
     options.dulbe = s.flag("dulbe").unwrap_or(false);
+    options.limited_retry = s.flag("limited_retry").unwrap_or(false);
     options
 }
 

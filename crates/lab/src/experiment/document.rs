@@ -259,7 +259,7 @@ impl Document {
             Change::Set(set) | Change::Written(set, _) => self.apply_set(at, set),
             Change::Device(preset) => {
                 // Dimensions and times of another device mean nothing on this one.
-                let kept = ["store", "queue", "null", "dulbe", "faults"];
+                let kept = ["store", "queue", "null", "dulbe", "limited_retry", "faults"];
                 let mut table = BTreeMap::new();
                 if let Some(Value::Table(old)) = self.root.get("device").map(|i| &i.value) {
                     let kept = old.iter().filter(|(key, _)| kept.contains(&key.as_str()));

@@ -277,16 +277,18 @@ enum Kind {
     Dependent,
 }
 
-/// How a trace is read: `format`, `action`, `time_unit`, `wait`.
+/// How a trace is read: `format`, `action`, `time_unit`, `wait`, `unwrap`, `take_as_is`.
 fn read_reading(s: &Section<'_>) -> Reading {
     let formats = Format::ALL.map(|f| (f.word(), f));
-    let units = ["ps", "ns", "us"].map(|word| (word, word));
+    let units = ["ps", "ns", "us", "ms", "s"].map(|word| (word, word));
     let actions = [("queued", Action::Queued), ("issued", Action::Issued)];
     Reading {
         format: s.word("format", &formats),
         action: s.word("action", &actions),
         time_unit: s.word("time_unit", &units).and_then(Clock::named),
         wait_from_start: s.word("wait", &[("previous", false), ("start", true)]).unwrap_or(false),
+        unwrap: s.flag("unwrap").unwrap_or(false),
+        take_as_is: s.flag("take_as_is").unwrap_or(false),
         contents: false,
     }
 }

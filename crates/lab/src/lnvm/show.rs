@@ -369,8 +369,8 @@ pub fn mount_lines(lost: &Lost) -> Vec<String> {
     if !lost.runs.is_empty() {
         let said = some(lost.runs.iter().map(run), lost.runs.len(), "places");
         lines.push(format!(
-            "LOST: {} sectors can't be read ({said}), and older copies of what they held may have \
-             come back",
+            "LOST: {} sectors can't be read ({said}); reads of all that they may have held fail \
+             until it is written or discarded",
             lost.on_medium()
         ));
     }

@@ -271,7 +271,8 @@ impl Raw {
 
     /// Does a command; how many addresses were not good.
     async fn command(&self, cx: &Cx, op: Op, addrs: &[Ppa], data: Data<'_>) -> u64 {
-        let request = Request { op, flags: Flags::default(), addrs, data, whole_sectors: false };
+        let flags = if op == Op::Read { Flags::READ } else { Flags::DEFAULT };
+        let request = Request { op, flags, addrs, data, whole_sectors: false };
         let done = self.device.io(cx, request).await;
         let bad = (0..addrs.len()).filter(|i| !done.status(*i).is_ok()).count();
         let mut result = self.result.borrow_mut();

@@ -1,7 +1,8 @@
 //! One row per run: the columns of CSV and Parquet, and those of the course over time.
 //!
-//! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
-//! the same names and values; a later version only adds columns at the end. Never: formats.
+//! Owns: names, order and types of the columns. Promises: names end in their unit, and no two are the same; both formats
+//! have the same names and values; what was not measured is no number; a later version only adds columns at the end.
+//! Never: formats.
 
 use super::files::{FilesReport, named};
 use super::numbers::{Report, RunReport};
@@ -16,7 +17,8 @@ use flashlane_ftl::slc::SLC;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
-    Int(u64),
+    /// Nothing where it was not measured: 0 is a measurement.
+    Int(Option<u64>),
     /// Nothing where there is no such number.
     Ratio(Option<f64>),
     Text(String),
@@ -25,8 +27,8 @@ pub(crate) enum Cell {
 
 pub(crate) type Named = (String, Cell);
 
-fn int(name: impl Into<String>, n: u64) -> Named {
-    (name.into(), Cell::Int(n))
+fn int(name: impl Into<String>, n: impl Into<Option<u64>>) -> Named {
+    (name.into(), Cell::Int(n.into()))
 }
 fn text(name: &str, value: &str) -> Named {
     (name.into(), Cell::Text(value.into()))
@@ -73,18 +75,18 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     let w = &r.wear;
     let wear = [("least", w.least), ("p50", w.p50), ("p99", w.p99), ("most", w.most)];
     for (name, erases) in wear {
-        cells.push(int(format!("chunk_{name}_erases"), erases.into()));
+        cells.push(int(format!("chunk_{name}_erases"), u64::from(erases)));
     }
     cells.extend(counted(r.care.named()));
     cells.push(text("costs", &r.cpu.costs));
     cells.push(ratio("cpu_busy_ratio", r.cpu.busy_ratio));
     cells.push(ratio("cpu_lock_ratio", r.cpu.lock_ratio));
-    contention(&r.contention.clone().unwrap_or_default(), &mut cells);
+    contention(r.contention.as_ref(), &mut cells);
     cells.extend(counted(r.work.shown("column")));
     let of_drive = r.layers.get(SLC.name());
     let slc = TierStats::SCHEMA.iter().map(|field| {
         let n = of_drive.and_then(|all| all.get(field.name)).copied();
-        int(format!("slc_part_{}", field.name), n.unwrap_or(0))
+        int(format!("slc_part_{}", field.name), n)
     });
     cells.extend(slc);
     latencies("journal_durable", &r.journal_durable_ns.unwrap_or_default(), &mut cells);
@@ -92,20 +94,25 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     cells
 }
 
-/// Calls by kind and what a file system counts; 0 where there is none.
+/// Calls by kind and what a file system counts, where there is one.
 fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
-    cells.push(ratio("calls_per_second", of.map_or(0.0, |files| files.calls_per_second)));
+    let per_second = of.map(|files| files.calls_per_second);
+    cells.push(("calls_per_second".into(), Cell::Ratio(per_second)));
     for kind in Call::ALL {
-        let call = of.map(|files| files.call(kind)).unwrap_or_default();
-        let (word, l) = (kind.word(), call.latency_ns);
-        cells.push(int(format!("{word}_calls"), call.count));
-        cells.push(int(format!("{word}_mean_ns"), l.mean));
-        cells.push(int(format!("{word}_p99_ns"), l.p99));
+        let call = of.map(|files| files.call(kind));
+        let (word, l) = (kind.word(), call.unwrap_or_default().latency_ns);
+        cells.push(int(format!("{word}_calls"), call.map(|call| call.count)));
+        // `read_mean_ns` is what requests took, of whatever kind the target is.
+        cells.push(int(format!("{word}_calls_mean_ns"), l.of_values(l.mean)));
+        cells.push(int(format!("{word}_calls_p99_ns"), l.of_values(l.p99)));
     }
-    cells.push(int("written_below_sectors", of.map_or(0, |files| files.written_below_sectors)));
-    let stats = of.map(|files| files.stats).unwrap_or_default();
-    cells.extend(named(&stats).map(|(name, n)| int(format!("fs_{name}"), n)));
-    cells.push(int("flash_written_sectors", of.map_or(0, |files| files.traffic_sectors.flash)));
+    cells.push(int("written_below_sectors", of.map(|files| files.written_below_sectors)));
+    let stats = of.map(|files| files.stats);
+    let counted = named(&stats.unwrap_or_default())
+        .map(|(name, n)| int(format!("fs_{name}"), stats.map(|_| n)))
+        .collect::<Vec<_>>();
+    cells.extend(counted);
+    cells.push(int("flash_written_sectors", of.map(|files| files.traffic_sectors.flash)));
     let shares = of.map(|files| (files.cleaned_invalid_ratio, files.erased_invalid_ratio));
     let (cleaned, erased) = shares.unwrap_or_default();
     cells.push(("cleaned_invalid_ratio".into(), Cell::Ratio(cleaned)));
@@ -119,8 +126,10 @@ fn files(of: Option<&FilesReport>, cells: &mut Vec<Named>) {
     mean("block_unused_ratio", |t| t.unused_ratio);
 }
 
-/// Sums over rings, pools and kinds; all of them are in the JSON.
-fn contention(c: &ContentionReport, cells: &mut Vec<Named>) {
+/// Sums over rings, pools and kinds, where a layer counts them; all of them are in the JSON.
+fn contention(of: Option<&ContentionReport>, cells: &mut Vec<Named>) {
+    let none = ContentionReport::default();
+    let c = of.unwrap_or(&none);
     let ((locks, lock_ns), (full, full_ns)) = (c.lock_waits(), c.full_waits());
     let (semaphores, semaphore_ns) = (c.semaphore_waits, c.semaphore_wait_ns);
     let named = [
@@ -136,16 +145,21 @@ fn contention(c: &ContentionReport, cells: &mut Vec<Named>) {
         ("ring_depth_most_slots", c.deepest()),
     ];
     let all = named.into_iter().chain(c.exchanges.shown("column")).chain(more);
-    cells.extend(all.map(|(name, n)| int(name, n)));
-    cells.push(ratio("ring_depth_mean_slots", c.depth_mean()));
+    cells.extend(all.map(|(name, n)| int(name, of.map(|_| n))));
+    cells.push(("ring_depth_mean_slots".into(), Cell::Ratio(of.map(|c| c.depth_mean()))));
 }
 
 fn latencies(op: &str, l: &LatencyNs, cells: &mut Vec<Named>) {
     let named =
         [("mean", l.mean), ("p50", l.p50), ("p99", l.p99), ("p99_9", l.p99_9), ("max", l.max)];
     for (name, value) in named {
-        cells.push(int(format!("{op}_{name}_ns"), value));
+        cells.push(int(format!("{op}_{name}_ns"), l.of_values(value)));
     }
+}
+
+/// The longest latency of a span, where anything was read or written in it.
+fn longest(ns: u64, bytes: u64) -> Option<u64> {
+    (ns > 0 || bytes > 0).then_some(ns)
 }
 
 /// The course of all runs: a row per run and span of time, all with the same columns.
@@ -162,8 +176,8 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
                 int("operations", t.operations[i]),
                 int("read_bytes", t.read_bytes[i]),
                 int("write_bytes", t.write_bytes[i]),
-                int("read_max_ns", t.read_max_ns[i]),
-                int("write_max_ns", t.write_max_ns[i]),
+                int("read_max_ns", longest(t.read_max_ns[i], t.read_bytes[i])),
+                int("write_max_ns", longest(t.write_max_ns[i], t.write_bytes[i])),
                 int("host_written_sectors", t.host_written_sectors[i]),
             ];
             for (cause, _) in r.programmed_sectors.named() {
@@ -185,7 +199,7 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
             let files = t.layers.get(FILE_SYSTEM);
             for level in LEVELS {
                 let each = files.and_then(|files| files.get(level));
-                row.push(int(format!("fs_{level}"), each.map_or(0, |each| each[i])));
+                row.push(int(format!("fs_{level}"), each.map(|each| each[i])));
             }
             rows.push(row);
         }

@@ -115,6 +115,7 @@ fn target(clock: Clock, e: &Experiment, t: &Target) -> Value {
         "store": format!("{:?}", o.store).to_lowercase(),
         "timing": o.timing,
         "dulbe": o.dulbe,
+        "limited_retry": o.limited_retry,
         "device": device(&t.stack.device.spec, &queue),
         "host": host(clock, &t.host),
         // Places in the list of workloads.

@@ -21,7 +21,7 @@ pub(super) fn table(rows: &[Vec<Named>]) -> (Vec<String>, Vec<Vec<String>>) {
 
 fn shown(cell: &Cell) -> String {
     match cell {
-        Cell::Int(n) => n.to_string(),
+        Cell::Int(n) => n.map_or(String::new(), |n| n.to_string()),
         Cell::Ratio(r) => r.map_or(String::new(), |r| format!("{r:.6}")),
         Cell::Text(t) => t.clone(),
         Cell::Bool(b) => b.to_string(),

@@ -1,7 +1,7 @@
 //! Rows as Parquet.
 //!
 //! Owns: the schema that rows have, the file. Promises: the columns and values of the CSV, typed
-//! (INT64, DOUBLE, BOOLEAN, UTF8; a ratio that is not there is null); the same rows give the same
+//! (INT64, DOUBLE, BOOLEAN, UTF8; a number that is not there is null); the same rows give the same
 //! bytes. Never: writes anywhere but into memory.
 
 use super::columns::{Cell, Named};
@@ -37,15 +37,14 @@ fn write(rows: &[Vec<Named>]) -> Result<Vec<u8>> {
             match &first[at].1 {
                 Cell::Int(_) => {
                     // Counters and times of a run stay far below 2^63.
-                    let of = |c: &Cell| if let Cell::Int(n) = c { *n as i64 } else { 0 };
-                    let values: Vec<i64> = cells.map(of).collect();
-                    column.typed::<Int64Type>().write_batch(&values, None, None)?;
+                    let of =
+                        |c: &Cell| if let Cell::Int(n) = c { n.map(|n| n as i64) } else { None };
+                    let (there, values) = present(cells.map(of));
+                    column.typed::<Int64Type>().write_batch(&values, Some(&there), None)?;
                 }
                 Cell::Ratio(_) => {
                     let of = |c: &Cell| if let Cell::Ratio(r) = c { *r } else { None };
-                    let all: Vec<Option<f64>> = cells.map(of).collect();
-                    let there: Vec<i16> = all.iter().map(|r| r.is_some() as i16).collect();
-                    let values: Vec<f64> = all.into_iter().flatten().collect();
+                    let (there, values) = present(cells.map(of));
                     column.typed::<DoubleType>().write_batch(&values, Some(&there), None)?;
                 }
                 Cell::Text(_) => {
@@ -70,9 +69,19 @@ fn write(rows: &[Vec<Named>]) -> Result<Vec<u8>> {
     Ok(file)
 }
 
+/// Which values are there, and those.
+fn present<T>(all: impl Iterator<Item = Option<T>>) -> (Vec<i16>, Vec<T>) {
+    let (mut there, mut values) = (Vec::new(), Vec::new());
+    for value in all {
+        there.push(i16::from(value.is_some()));
+        values.extend(value);
+    }
+    (there, values)
+}
+
 fn field(name: &str, cell: &Cell) -> Result<Arc<Type>> {
     let (physical, repetition) = match cell {
-        Cell::Int(_) => (Physical::INT64, Repetition::REQUIRED),
+        Cell::Int(_) => (Physical::INT64, Repetition::OPTIONAL),
         Cell::Ratio(_) => (Physical::DOUBLE, Repetition::OPTIONAL),
         Cell::Text(_) => (Physical::BYTE_ARRAY, Repetition::REQUIRED),
         Cell::Bool(_) => (Physical::BOOLEAN, Repetition::REQUIRED),
@@ -99,7 +108,7 @@ mod tests {
     fn row(name: &str, n: u64, ratio: Option<f64>, steady: bool) -> Vec<Named> {
         vec![
             ("name".into(), Cell::Text(name.into())),
-            ("requests".into(), Cell::Int(n)),
+            ("requests".into(), Cell::Int((n < 8).then_some(n))),
             ("write_amplification_ratio".into(), Cell::Ratio(ratio)),
             ("steady".into(), Cell::Bool(steady)),
         ]
@@ -115,7 +124,7 @@ mod tests {
             reader.get_row_iter(None).unwrap().map(|r| r.unwrap().to_string()).collect();
         let want = [
             "{name: \"pblk\", requests: 7, write_amplification_ratio: 1.25, steady: true}",
-            "{name: \"block \"SSD\"\", requests: 8, write_amplification_ratio: null, steady: false}",
+            "{name: \"block \"SSD\"\", requests: null, write_amplification_ratio: null, steady: false}",
         ];
         assert_eq!(read, want);
     }

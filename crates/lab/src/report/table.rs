@@ -453,5 +453,6 @@ fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
             }
         }
         notes.push(text);
+        notes.extend(t.remarks.iter().cloned());
     }
 }

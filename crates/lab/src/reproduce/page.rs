@@ -161,7 +161,7 @@ impl FigureResult {
                 .map(|(_, cell)| match cell {
                     Cell::Text(text) => text.clone(),
                     Cell::Ratio(value) => value.map_or(String::new(), |value| value.to_string()),
-                    Cell::Int(n) => n.to_string(),
+                    Cell::Int(n) => n.map_or(String::new(), |n| n.to_string()),
                     Cell::Bool(b) => b.to_string(),
                 })
                 .collect();

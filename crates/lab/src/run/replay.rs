@@ -118,6 +118,9 @@ impl PlannedTrace {
 pub struct Replayed {
     pub trace: String,
     pub format: String,
+    /// What to know about how it was read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
     /// Event of a request that was taken.
     pub action: String,
     /// Where its addresses lie.
@@ -147,6 +150,7 @@ pub(crate) async fn replay(
     let mut sums = Replayed {
         trace: scan.source.name(),
         format: scan.format.to_string(),
+        remarks: scan.remarks(),
         action: scan.action.to_string(),
         layout: trace.layout.description().to_string(),
         ..Replayed::default()

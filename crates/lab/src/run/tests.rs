@@ -151,7 +151,7 @@ fn trace(text: &'static str, replay: Replay) -> Work {
 fn trace_job(text: &'static str, replay: Replay) -> TraceJob {
     let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };
     TraceJob {
-        scan: Rc::new(scan(&source, &Reading::default()).unwrap()),
+        scan: Rc::new(scan(&source, &Reading { take_as_is: true, ..Reading::default() }).unwrap()),
         device: None,
         scale: false,
         replay,

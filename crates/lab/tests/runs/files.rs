@@ -131,7 +131,10 @@ fn what_the_layers_count_fits_together() {
         assert!(text.contains(part), "no {part} in {text}");
     }
     assert!(html.contains("readwholefile") && html.contains("segments cleaned"));
-    assert!(csv.lines().next().unwrap().contains("createfile_p99_ns,openfile_calls"), "{csv}");
+    assert!(
+        csv.lines().next().unwrap().contains("createfile_calls_p99_ns,openfile_calls"),
+        "{csv}"
+    );
     assert!(csv.contains("fs_data_pages"));
 }
 

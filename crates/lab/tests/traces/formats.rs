@@ -19,6 +19,7 @@ const SAMPLES: &str = "
     alibaba       sample.alibaba.csv   8 16 0 0 3     239104  1577808000000196000 write 3            10559488 4096
     tencent       sample.tencent.csv   8 16 0 0 2     319488  1538323200000000000 write 1283          7446528 4096
     mqsim         sample.mqsim.txt    10 14 0 0 3     351232            938911500 write 13            2666496 4096
+    disksim       sample.disksim.ascii 10 14 0 0 3    351232            938911500 write 13            2666496 4096
     ssdsim        sample.ssdsim.txt    7 17 0 0 1     408576               414300 write 0             2277376 4096
     spc           sample.spc.csv       5 19 0 0 2     331264              2581000 write 1             2011136 4096
     femu-replayer sample.femu.csv     12 12 0 0 2     354304              2265000 read  1            10162176 4096
@@ -51,7 +52,8 @@ fn records(scan: &Scan) -> Vec<TraceRecord> {
 
 fn in_memory(bytes: Vec<u8>, format: Format) -> Scan {
     let source = TraceSource::Memory { name: "converted".into(), bytes: bytes.into() };
-    let reading = Reading { format: Some(format), ..Reading::default() };
+    // A format of whole seconds leaves all of a short sample at one time.
+    let reading = Reading { format: Some(format), take_as_is: true, ..Reading::default() };
     scan(&source, &reading).unwrap_or_else(|e| panic!("{format}: {e}"))
 }
 
@@ -63,8 +65,8 @@ fn converted(scan: &Scan, to: Format, device: Option<&str>) -> (Vec<u8>, Convert
 #[test]
 fn each_sample_is_recognized_and_means_what_its_documentation_says() {
     for (format, name, wanted) in samples_of() {
-        // SSDSim's five numbers are MQSim's; only their users know which it is.
-        let named = (format == Format::Ssdsim).then_some(format);
+        // SSDSim's and DiskSim's five numbers are MQSim's; only their users know which it is.
+        let named = matches!(format, Format::Ssdsim | Format::Disksim).then_some(format);
         let s = read(name, named);
         assert_eq!(s.format, format, "{name}");
         let sum = s.chosen();
@@ -112,6 +114,8 @@ fn the_same_words_mean_other_things_elsewhere() {
     let (sector, second, milli) = (512, 1_000_000_000, 1_000_000);
     assert_eq!(of("7 1 16 8 0", Format::Mqsim), (w, 7, 16 * sector, 8 * sector));
     assert_eq!(of("7 1 16 8 1", Format::Ssdsim), (r, 7, 16 * sector, 8 * sector));
+    assert_eq!(of("7.5 1 16 8 10", Format::Disksim), (w, 7_500_000, 16 * sector, 8 * sector));
+    assert_eq!(of("7 1 16 8 4001", Format::Disksim), (r, 7 * milli, 16 * sector, 8 * sector));
     assert_eq!(of("7,16,8,0,1", Format::Tencent), (r, 7 * second, 16 * sector, 8 * sector));
     assert_eq!(of("7,1,512,4096,0", Format::Femu), (w, 7 * milli, 512, 4096));
     assert_eq!(of("1,16,4096,R,7.5", Format::Spc), (r, 7 * second + second / 2, 8192, 4096));
@@ -170,7 +174,7 @@ fn limits(format: Format) -> Limits {
             flags: true,
             ..plain
         },
-        Format::Mqsim | Format::Ssdsim => {
+        Format::Mqsim | Format::Ssdsim | Format::Disksim => {
             Limits { from_zero: true, offset_unit: 512, len_unit: 512, ..plain }
         }
         Format::Msr => Limits { resolution_ns: 100, latency_ns: Some(100), ..plain },

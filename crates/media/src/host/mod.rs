@@ -12,6 +12,7 @@ pub mod behind;
 pub mod damage;
 pub mod memory;
 
+use flashlane_base::mutant;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
@@ -105,6 +106,10 @@ macro_rules! host_file_as_below {
 #[derive(Debug)]
 pub struct DiskFile {
     file: File,
+    /// It has a name, or should have: without one what is in it goes when it is closed.
+    is_named: bool,
+    /// The lock is given back with it.
+    has_lock: bool,
 }
 
 /// Why a file could not be locked.
@@ -118,8 +123,10 @@ pub enum LockError {
 
 impl Drop for DiskFile {
     fn drop(&mut self) {
-        // The file is being closed: there is nobody to tell.
-        let _ = self.unlock();
+        if self.has_lock {
+            // The file is being closed: there is nobody to tell.
+            let _ = self.unlock();
+        }
     }
 }
 
@@ -127,7 +134,24 @@ impl DiskFile {
     /// Creates a file that must not exist, readable and writable by its owner's usual rights.
     pub fn create(path: &Path) -> io::Result<DiskFile> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(DiskFile { file })
+        Ok(DiskFile { file, is_named: true, has_lock: true })
+    }
+
+    /// A file that another owner has made and keeps locked, as long as it is filled.
+    pub fn lent(file: File) -> DiskFile {
+        DiskFile { file, is_named: true, has_lock: false }
+    }
+
+    /// True if the path leads to this very file.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let there = std::fs::metadata(path).ok().zip(self.file.metadata().ok());
+        there.is_some_and(|(there, this)| (there.dev(), there.ino()) == (this.dev(), this.ino()))
+    }
+
+    /// True if no name in the file system leads to this file any more, though one did: what is in
+    /// it is gone when it is closed.
+    pub fn is_removed(&self) -> bool {
+        self.is_named && self.file.metadata().is_ok_and(|this| this.nlink() == 0)
     }
 
     /// Opens a file that exists. Anything but a regular file is refused before it could block.
@@ -141,7 +165,7 @@ impl DiskFile {
                 false => io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"),
             });
         }
-        Ok(DiskFile { file })
+        Ok(DiskFile { file, is_named: true, has_lock: true })
     }
 
     /// A file without a name in `folder`: gone when it is closed, whatever ends the process.
@@ -149,7 +173,7 @@ impl DiskFile {
         let unnamed = rustix::fs::OFlags::TMPFILE.bits() as i32;
         let open = OpenOptions::new().read(true).write(true).custom_flags(unnamed).open(folder);
         if let Ok(file) = open {
-            return Ok(DiskFile { file });
+            return Ok(DiskFile { file, is_named: false, has_lock: true });
         }
         // A file system without O_TMPFILE: a name for a moment.
         let mut tries = 0..100;
@@ -157,8 +181,9 @@ impl DiskFile {
             let n = tries.next().ok_or(io::ErrorKind::AlreadyExists)?;
             let path = folder.join(format!(".flashlane-{}-{n}", std::process::id()));
             match DiskFile::create(&path) {
-                Ok(scratch) => {
+                Ok(mut scratch) => {
                     std::fs::remove_file(&path)?;
+                    scratch.is_named = false;
                     return Ok(scratch);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -254,7 +279,11 @@ impl HostFile for DiskFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data()?;
+        match self.is_removed() && !mutant!("image.removed-unseen") {
+            true => Err(io::Error::other("the file was removed: nothing in it is durable")),
+            false => Ok(()),
+        }
     }
 
     fn len(&self) -> io::Result<u64> {

@@ -127,7 +127,10 @@ pub struct TargetInfo {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoreError {
-    #[error("`{0}` is no name for a target: 1 to 31 letters, digits, `-`, `_` or `.`")]
+    #[error(
+        "`{0}` is no name for a target: 1 to 31 letters, digits, `-`, `_` or `.`, and neither `.` nor \
+         `..`"
+    )]
     Name(String),
     #[error("the name `{name}` is taken by a target on device `{device}`")]
     Taken { name: String, device: String },
@@ -388,7 +391,7 @@ impl Core {
     /// All checks, then the reservation, in one go: nothing is set before everything is right.
     fn reserve(&self, spec: &TargetSpec) -> Result<Arc<Partition>, CoreError> {
         let mut state = self.state.lock();
-        check_name(&spec.name)?;
+        check_new_name(&spec.name)?;
         let mut targets = state.targets.clone();
         let left = |t: &Target| t.info.state == TargetState::BeingCreated && !t.in_the_making;
         targets.retain(|t| t.info.name != spec.name || !left(t));
@@ -517,6 +520,14 @@ fn find_device<'a>(all: &'a [Attached], name: Option<&str>) -> Result<&'a Attach
         name: name.unwrap_or("").into(),
         known: all.iter().map(|d| d.name.as_str()).collect::<Vec<_>>().join(", "),
     })
+}
+
+/// No target is made under a name that stands for a folder in a path. An older image may have one.
+fn check_new_name(name: &str) -> Result<(), CoreError> {
+    match name {
+        "." | ".." => Err(CoreError::Name(name.into())),
+        name => check_name(name),
+    }
 }
 
 /// 31 characters, as a disk name of Linux has.

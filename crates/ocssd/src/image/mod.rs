@@ -18,17 +18,13 @@ pub use upgrade::{Version, upgrade_image};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 use crate::ssd::Ssd;
+use flashlane_base::fresh::{self, Fresh, Unmade};
 use flashlane_base::mutant;
 use flashlane_media::fault::FaultError;
 use flashlane_media::host::behind::Behind;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::io::Errno;
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -66,6 +62,8 @@ pub enum ImageError {
     Text { problem: String },
     #[error(transparent)]
     Spec(#[from] SpecError),
+    #[error("another process replaced the file meanwhile: see which one is wanted, and try again")]
+    Changed,
     #[error("the file exists: choose another name, or remove it first")]
     Exists,
     #[error("{len} bytes of target settings; an image takes {most}")]
@@ -138,6 +136,8 @@ pub struct OpenImage {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// Reads of the host fail fast ([`SsdOptions::limited_retry`]).
+    pub limited_retry: bool,
     /// A flush is accepted at once, and a thread commits while it is under way.
     pub commits_behind: bool,
 }
@@ -151,6 +151,7 @@ impl Default for OpenImage {
             quiet: false,
             timing: true,
             dulbe: false,
+            limited_retry: false,
             commits_behind: false,
         }
     }
@@ -165,6 +166,7 @@ impl OpenImage {
             faults: self.faults.clone(),
             timing: self.timing,
             dulbe: self.dulbe,
+            limited_retry: self.limited_retry,
             ..SsdOptions::default()
         }
     }
@@ -217,14 +219,36 @@ impl Ssd {
     }
 }
 
-/// Opens and locks a file.
+/// How often a path is looked at again because its file was replaced before it was locked.
+const LOOKS: u32 = 16;
+
+/// Opens and locks a file, which is the one that the path names when it is locked: one that was
+/// replaced meanwhile has another name, or none.
 fn hold(path: &Path, read_only: bool) -> Result<Arc<DiskFile>, ImageError> {
-    let file = DiskFile::open(path, !read_only).map_err(ImageFault::io("open"))?;
-    match file.lock(read_only || mutant!("image.lock-shared")) {
-        Ok(()) => Ok(Arc::new(file)),
-        Err(LockError::Io(e)) => Err(ImageFault::io("lock")(e).into()),
-        Err(LockError::Held(pid)) => Err(ImageError::Held { pid: pid.or_else(|| noted(&file)) }),
+    hold_after(path, read_only, || {})
+}
+
+/// As [`hold`]; tests have something happen between the opening and the lock.
+fn hold_after(
+    path: &Path,
+    read_only: bool,
+    mut between: impl FnMut(),
+) -> Result<Arc<DiskFile>, ImageError> {
+    for _ in 0..LOOKS {
+        let file = DiskFile::open(path, !read_only).map_err(ImageFault::io("open"))?;
+        between();
+        match file.lock(read_only || mutant!("image.lock-shared")) {
+            Ok(()) if file.is_at(path) || mutant!("image.held-unlooked") => {
+                return Ok(Arc::new(file));
+            }
+            Ok(()) => {}
+            Err(LockError::Io(e)) => return Err(ImageFault::io("lock")(e).into()),
+            Err(LockError::Held(pid)) => {
+                return Err(ImageError::Held { pid: pid.or_else(|| noted(&file)) });
+            }
+        }
     }
+    Err(ImageError::Changed)
 }
 
 /// The process that noted itself as the holder, if it is alive.
@@ -235,140 +259,63 @@ fn noted(file: &DiskFile) -> Option<u32> {
     Path::new("/proc").join(pid.to_string()).exists().then_some(pid)
 }
 
-/// Makes a file under another name, has it filled, and gives it its name when it is durable.
+/// Makes a file under another name, has it filled, and gives it its name when it is durable. An
+/// image that it replaces is locked from before the first byte until its name is gone.
 fn make(
     path: &Path,
     replace: bool,
     fill: impl FnOnce(Arc<DiskFile>) -> Result<(), ImageError>,
 ) -> Result<(), ImageError> {
-    match std::fs::symlink_metadata(path) {
-        Ok(_) if !replace => return Err(ImageError::Exists),
-        Ok(there) if there.is_file() => drop(hold(path, false)?),
-        Ok(_) => {
-            let says = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(ImageFault::io("replace")(says).into());
+    let old = match std::fs::symlink_metadata(path) {
+        Ok(there) if replace => {
+            fresh::only_files(&there).map_err(unmade)?;
+            Some(hold(path, false)?)
         }
-        Err(_) => {}
-    }
-    remove_abandoned(path, NEW);
-    let (fresh, file) = attempt(path)?;
+        Ok(_) => return Err(ImageError::Exists),
+        Err(_) => None,
+    };
+    let old = old.filter(|_| !mutant!("image.replaced-unlocked"));
+    let replaces = |there: &Metadata| match &old {
+        Some(old) => match old.file().metadata() {
+            Ok(held) if fresh::same(&held, there) => Ok(()),
+            Ok(_) => Err(Unmade::Changed),
+            Err(e) => Err(e.into()),
+        },
+        None if mutant!("image.replaced-unlocked") => fresh::only_files(there),
+        None if replace => Err(Unmade::Changed),
+        None => fresh::nothing(there),
+    };
+    let fresh = Fresh::begin(path, replaces).map_err(unmade)?;
     let named_early = mutant!("image.named-early");
     if named_early {
-        std::fs::rename(&fresh, path).map_err(ImageFault::io("name"))?;
+        std::fs::rename(fresh.beside(), path).map_err(ImageFault::io("name"))?;
     }
-    let filled = fill(file).and_then(|()| match named_early {
+    let file = fresh.file().try_clone().map_err(ImageFault::io("create"))?;
+    fill(Arc::new(DiskFile::lent(file)))?;
+    match named_early {
         true => Ok(()),
-        false => put_in_place(&fresh, path, replace),
-    });
-    if filled.is_err() {
-        let _ = std::fs::remove_file(&fresh);
+        false => fresh.commit(replaces).map_err(unmade),
     }
-    filled
 }
 
-/// In the name of a file that is to become another one.
-const NEW: &str = "new";
+fn unmade(why: Unmade) -> ImageError {
+    match why {
+        Unmade::Exists => ImageError::Exists,
+        Unmade::Changed => ImageError::Changed,
+        other => ImageFault::io("create")(other.into()).into(),
+    }
+}
+
 /// In the name of a copy that is made to be looked at.
 const CHECK: &str = "check";
-
-/// What the names of files begin with that are there for this one for a while; a process's number follows,
-/// and a number of its own. Nobody else gives a file such a name.
-fn beside(path: &Path, what: &str) -> OsString {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".flashlane-{what}-"));
-    name
-}
 
 /// A name beside an image for a copy that this process looks at and removes. What killed processes have
 /// left of theirs goes.
 pub fn check_copy_of(path: &Path) -> PathBuf {
-    remove_abandoned(path, CHECK);
-    let mut name = beside(path, CHECK);
+    fresh::remove_abandoned(path, CHECK);
+    let mut name = fresh::beside(path, CHECK);
     name.push(format!("{}-0", std::process::id()));
     path.with_file_name(name)
-}
-
-/// Creates a file that is to become this one, and locks it where files can be locked: who finds it knows
-/// that somebody is at it.
-fn attempt(path: &Path) -> Result<(PathBuf, Arc<DiskFile>), ImageError> {
-    for number in 0..ATTEMPTS {
-        let mut name = beside(path, NEW);
-        name.push(format!("{}-{number}", std::process::id()));
-        let fresh = path.with_file_name(name);
-        let file = match DiskFile::create(&fresh) {
-            // Another thread's, or that of a process with this number on another machine.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
-            created => created.map_err(ImageFault::io("create"))?,
-        };
-        let locked = !matches!(file.lock(false), Err(LockError::Held(_)));
-        // Before it was locked it may have been taken for abandoned.
-        let mine =
-            |there: std::fs::Metadata| file.file().metadata().is_ok_and(|m| same(&m, &there));
-        if locked && std::fs::symlink_metadata(&fresh).is_ok_and(mine) {
-            return Ok((fresh, Arc::new(file)));
-        }
-    }
-    let says = io::Error::new(io::ErrorKind::AlreadyExists, "too many are at work on it at once");
-    Err(ImageFault::io("create")(says).into())
-}
-
-/// Files under way to one name, by processes of one number.
-const ATTEMPTS: u32 = 64;
-
-fn same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
-}
-
-/// Removes what killed processes have left beside this file: regular files of such a name whose process is
-/// gone, and which nobody has locked.
-fn remove_abandoned(path: &Path, what: &str) {
-    let begin = beside(path, what);
-    let Ok(names) = std::fs::read_dir(folder_of(path)) else { return };
-    for entry in names.filter_map(Result::ok) {
-        let name = entry.file_name();
-        let Some(pid) = name.as_bytes().strip_prefix(begin.as_bytes()).and_then(numbers) else {
-            continue;
-        };
-        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        let alive = pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists();
-        let free =
-            || DiskFile::open(&entry.path(), true).is_ok_and(|file| file.lock(false).is_ok());
-        if is_file && (mutant!("image.live-attempt-removed") || !alive && free()) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// The process's number in what follows [`beside`].
-fn numbers(text: &[u8]) -> Option<u32> {
-    let (pid, number) = std::str::from_utf8(text).ok()?.split_once('-')?;
-    let read = |n: &str| n.parse::<u32>().ok().filter(|read| read.to_string() == n);
-    read(number).filter(|number| *number < ATTEMPTS)?;
-    read(pid)
-}
-
-fn folder_of(path: &Path) -> &Path {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
-}
-
-fn put_in_place(fresh: &Path, path: &Path, replace: bool) -> Result<(), ImageError> {
-    let placed = match replace {
-        true => std::fs::rename(fresh, path),
-        false => match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
-            // A file system without it: a link fails, too, when somebody was faster.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                std::fs::hard_link(fresh, path).and_then(|()| std::fs::remove_file(fresh))
-            }
-            renamed => renamed.map_err(io::Error::from),
-        },
-    };
-    placed.map_err(|e| match e.kind() {
-        io::ErrorKind::AlreadyExists => ImageError::Exists,
-        _ => ImageFault::io("name")(e).into(),
-    })?;
-    let synced = std::fs::File::open(folder_of(path)).and_then(|folder| folder.sync_all());
-    synced.map_err(|e| ImageFault::io("sync the folder of")(e).into())
 }
 
 /// A random uuid (version 4).
@@ -381,4 +328,72 @@ fn draw_uuid() -> Result<[u8; 16], ImageError> {
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Somebody replaces the file between its opening and its lock: the new one is held, or none.
+    #[test]
+    fn the_file_that_is_held_is_the_one_that_the_path_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a.img"), folder.path().join("b.img"));
+        for read_only in [true, false] {
+            std::fs::write(&path, b"old").unwrap();
+            std::fs::write(&other, b"new").unwrap();
+            let held = hold_after(&path, read_only, || {
+                let _ = std::fs::rename(&other, &path);
+            });
+            let held = held.unwrap();
+            let mut bytes = [0; 3];
+            held.read_at(0, &mut bytes).unwrap();
+            assert_eq!((&bytes, held.is_at(&path)), (b"new", true));
+        }
+        let gone = hold_after(&path, false, || std::fs::remove_file(&path).unwrap());
+        assert!(gone.err().unwrap().to_string().contains("No such file"));
+        std::fs::write(&path, b"old").unwrap();
+        let always = hold_after(&path, false, || {
+            std::fs::write(&other, b"new").unwrap();
+            std::fs::rename(&other, &path).unwrap();
+        });
+        assert!(matches!(always, Err(ImageError::Changed)));
+    }
+
+    /// From the first byte of the new image to its name nobody else has the old one, and a file
+    /// that took its place meanwhile stays.
+    #[test]
+    fn an_image_that_is_replaced_is_held_until_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("a.img"), folder.path().join("b.img"));
+        std::fs::write(&path, b"old").unwrap();
+        let filled = make(&path, true, |file| {
+            assert!(matches!(hold(&path, true), Err(ImageError::Held { .. })), "it is in use");
+            assert!(matches!(hold(&path, false), Err(ImageError::Held { .. })), "it is in use");
+            let again = make(&path, true, |_| panic!("two at a time"));
+            assert!(matches!(again, Err(ImageError::Held { .. })));
+            file.write_at(0, b"new").unwrap();
+            Ok(())
+        });
+        filled.unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        let reader = hold(&path, true).unwrap();
+        let refused = make(&path, true, |_| panic!("it is in use"));
+        assert!(matches!(refused, Err(ImageError::Held { .. })));
+        drop(reader);
+        for is_there in [true, false] {
+            if !is_there {
+                std::fs::remove_file(&path).unwrap();
+            }
+            std::fs::write(&other, b"another's").unwrap();
+            let late = make(&path, true, |_| {
+                std::fs::rename(&other, &path).unwrap();
+                Ok(())
+            });
+            assert!(matches!(late, Err(ImageError::Changed)), "{is_there}");
+            assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left");
+        }
+        hold(&path, false).unwrap();
+    }
 }

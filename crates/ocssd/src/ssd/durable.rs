@@ -24,6 +24,8 @@ use flashlane_media::image::{HOLDER_AT, ImageFault, Layout, Shared, TARGETS_MAX}
 use flashlane_media::store::{Elsewhere, Store, Trouble};
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -148,6 +150,30 @@ impl Drop for Writer {
             let _ = thread.join();
         }
     }
+}
+
+impl Durable {
+    /// In a file without a name nothing is durable: it goes when it is closed.
+    fn must_have_a_name(&self) -> Result<(), ImageFault> {
+        match self.disk.as_ref().is_some_and(|disk| disk.is_removed()) {
+            true if !mutant!("image.removed-unseen") => Err(ImageFault::io("keep")(
+                io::Error::other("the file was removed or replaced while it was in use"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What became of the name of an image that is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImagePlace {
+    /// The path still leads to it.
+    There,
+    /// It has another name: it was moved, and everything in it stays durable.
+    Moved,
+    /// It has no name left: it was removed, or another file took its place. Flushes fail from then
+    /// on.
+    Removed,
 }
 
 /// Counts of a drive's life.
@@ -456,6 +482,7 @@ impl Ssd {
             chan.cells.touch_again(&all); // read counts, too
         }
         self.commit(image, true)?;
+        image.must_have_a_name()?;
         let shared = &image.shared;
         // That it can't be given back is no loss: the next who opens the image does it.
         let _ = shared.slots.give_back_room(&*shared.file, &shared.layout);
@@ -468,6 +495,15 @@ impl Ssd {
             disk.unlock().map_err(ImageFault::io("unlock"))?;
         }
         Ok(())
+    }
+
+    /// What became of its image, which was opened at this path.
+    pub fn image_place(&self, path: &Path) -> ImagePlace {
+        match self.image.as_ref().and_then(|image| image.disk.as_ref()) {
+            Some(disk) if disk.is_removed() => ImagePlace::Removed,
+            Some(disk) if !disk.is_at(path) => ImagePlace::Moved,
+            _ => ImagePlace::There,
+        }
     }
 
     /// Commits, and calls `body` with the file while no other commit can begin.
@@ -525,7 +561,10 @@ impl Ssd {
         if let Some(image) = &self.image {
             match self.begin_flush(image) {
                 Ok(commit) => cmd.commit = commit,
-                Err(_) => return self.answer(cmd, Status::HostFault),
+                Err(e) => {
+                    self.trouble.note(e);
+                    return self.answer(cmd, Status::HostFault);
+                }
             }
         }
         if let Some(buffer) = &self.buffer {
@@ -586,6 +625,7 @@ impl Ssd {
 
     /// What a flush waits for: the number of a commit, or 0 where it has nothing to wait for.
     fn begin_flush(&self, image: &Durable) -> Result<u64, ImageFault> {
+        image.must_have_a_name()?;
         if self.is_read_only() || image.desk.lock().writer.is_none() {
             return self.commit(image, false).map(|()| 0);
         }

@@ -32,7 +32,7 @@ pub use admin::{
     BadBlockTable, DEVICE_RESERVED, Event, FACTORY_BAD, GROWN_BAD, HOST_RESERVED, MEDIA_MANAGER,
     Notice,
 };
-pub use durable::ImageInfo;
+pub use durable::{ImageInfo, ImagePlace};
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
@@ -485,7 +485,9 @@ impl Ssd {
                 self.write(&mut cmd, payload, request.flags.fua)
             }
             (Op::Read, Data::Read { content, oob }) => {
-                let retry = !request.flags.limited_retry;
+                let host_fails_fast =
+                    self.options.limited_retry && request.flags.cause == Cause::User;
+                let retry = !(request.flags.limited_retry || host_fails_fast);
                 self.read(&mut cmd, content, oob, request.whole_sectors, retry)
             }
             (Op::Reset, _) => self.reset(&mut cmd, request.flags.cell),

@@ -57,6 +57,12 @@ impl Ssd {
     fn reset_chunk(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, mode: CellMode) {
         let index = run.index;
         let state = chan.cells.chunk(index).state;
+        // Before the rules: a program that a dead die did not take left the chunk free or open, and the
+        // caller may know no more than that it failed.
+        let dead = chan.dead[run.die as usize] && state != ChunkState::Offline;
+        if dead && !mutant!("device.dead-die-reset-judged") {
+            return cmd.fail(run.first, Status::OfflineChunk);
+        }
         let refused = match state {
             ChunkState::Free => (!self.spec.limits.reset_free).then_some(Rule::ResetFree),
             ChunkState::Open => (!self.spec.limits.reset_open).then_some(Rule::ResetOpen),
@@ -72,7 +78,7 @@ impl Ssd {
             }
             return;
         }
-        if chan.dead[run.die as usize] {
+        if dead {
             return cmd.fail(run.first, Status::OfflineChunk);
         }
         let open = chan.cells.open_on(run.die);

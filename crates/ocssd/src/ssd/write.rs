@@ -167,10 +167,14 @@ impl Ssd {
     ) -> Result<(), HostFailed> {
         if let Err(rule) = self.may_write(chan, piece) {
             let failed = chan.cells.chunk(piece.index).failed;
+            // Nor of the program before this one, which a dead die did not take.
+            let dead = chan.dead[piece.die as usize] && rule == Rule::WriteOrder;
+            let dead = dead && !mutant!("device.dead-die-in-order");
             let seen = describe(&chan.cells, piece.index);
             for i in piece.addresses() {
                 // The caller may not have heard yet of the failure that closed the chunk.
-                match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) {
+                match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) || dead {
+                    true if dead => cmd.fail(i, Status::WriteFault),
                     true => cmd.fail(i, rule.status()),
                     false => self.refuse(cmd, i, rule, rule.status(), seen),
                 }

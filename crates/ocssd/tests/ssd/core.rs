@@ -74,7 +74,7 @@ fn l03_what_create_refuses() {
         let last = 15;
         assert_eq!(refused(raw("x", begin, end)), CoreError::Range { begin, end, last });
     }
-    for bad in ["", "a b", "x/y", &"n".repeat(32)] {
+    for bad in ["", ".", "..", "a b", "x/y", "a\0", "a\n", "\u{7f}", &"n".repeat(32)] {
         assert_eq!(refused(raw(bad, 1, 1)), CoreError::Name(bad.into()));
     }
     for op in [2, 81] {

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use flashlane_media::host::memory::FileOp;
-use flashlane_ocssd::ssd::FACTORY_BAD;
+use flashlane_ocssd::ssd::{FACTORY_BAD, ImagePlace};
 use flashlane_ocssd::{CopyKind, copy_image, upgrade_image};
 use std::path::Path;
 use std::sync::atomic::AtomicU32;
@@ -268,6 +268,39 @@ fn an_image_has_one_holder() {
     assert!(readers[0].host_trouble().unwrap().contains("reading only"));
     drop(readers);
     open(&path).unwrap();
+}
+
+/// Without a name nothing is durable, and with another one everything is.
+#[test]
+fn an_image_that_is_removed_in_use_is_noticed() {
+    let folder = Folder::new("removed");
+    let (path, moved) = (folder.file("a.img"), folder.file("b.img"));
+    for (replaced, writes) in [(true, true), (false, true), (true, false), (false, false)] {
+        create(&path).unwrap();
+        let ssd = open(&path).unwrap();
+        let bench = Bench::new(ssd.clone());
+        bench.write(&[(0, 0, 0, 4)], 1);
+        assert_eq!(bench.flush(), Status::Ok);
+        assert_eq!(ssd.image_place(&path), ImagePlace::There);
+        std::fs::rename(&path, &moved).unwrap();
+        assert_eq!(ssd.image_place(&path), ImagePlace::Moved);
+        bench.write(&[(0, 0, 4, 4)], 2);
+        assert_eq!(bench.flush(), Status::Ok, "it has a name");
+        assert_eq!(ssd.image_place(&moved), ImagePlace::There);
+        match replaced {
+            true => std::fs::write(&path, b"new").and_then(|()| std::fs::rename(&path, &moved)),
+            false => std::fs::remove_file(&moved),
+        }
+        .unwrap();
+        assert_eq!(ssd.image_place(&moved), ImagePlace::Removed);
+        if writes {
+            bench.write(&[(0, 0, 8, 4)], 3);
+        }
+        assert_eq!(bench.flush(), Status::HostFault, "{replaced} {writes}");
+        assert!(ssd.host_trouble().unwrap().contains("removed"), "{replaced} {writes}");
+        assert!(said(ssd.close()).contains("removed"), "{replaced} {writes}");
+        let _ = std::fs::remove_file(&moved);
+    }
 }
 
 /// A file is replaced only when that is asked for, and by a whole image or not at all.

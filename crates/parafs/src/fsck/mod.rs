@@ -10,13 +10,14 @@
 //! more than the table that leads to it; what two of a node, the segment table and the summary say
 //! counts more than the third.
 
+mod lost;
 mod names;
 mod tables;
 mod trees;
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Dentry, HEADS, Inode, Layout, NatEntry, Nid, NodeKind, NodePage, Owner, Pack,
+    Addr, Dentry, HEADS, Inode, Layout, NatEntry, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
     SegmentEntry, Slots, Superblock, Tree,
 };
 use crate::medium::{Medium, sector_of};
@@ -61,6 +62,9 @@ pub(crate) mod cure {
         "give up a node that is nowhere in the log, and what it named";
     pub(crate) const NODE_FOUND: &str = "have a node named by its file again";
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
+    pub(crate) const LOST: &str =
+        "give up pages that no flash block has any more: they become holes";
+    pub(crate) const DOUBT: &str = "give up what flash blocks hold that can't be read";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
@@ -145,6 +149,10 @@ pub(crate) struct Model<'a> {
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
     unread: Cell<u64>,
+    /// A read has failed over time: later ones are not waited for as long.
+    waited: Cell<bool>,
+    /// What flash blocks hold that can't be read is given up.
+    pub(crate) gives_up: bool,
 }
 
 /// Looks through a file system.
@@ -235,6 +243,8 @@ impl<'a> Model<'a> {
             report: Report { clean: pack.clean, ..Report::default() },
             pack,
             unread,
+            waited: Cell::new(false),
+            gives_up: false,
         };
         m.compare_superblocks().await;
         if lost {
@@ -252,6 +262,7 @@ impl<'a> Model<'a> {
         m.look_at_inodes();
         m.walk_trees();
         m.claim_pages();
+        m.miss_pages();
         m.walk_names().await;
         m.compare_counts();
         m.compare_segments();
@@ -291,6 +302,7 @@ impl<'a> Model<'a> {
     /// Counts what the medium could not give.
     fn heard<T>(&self, read: Result<T>) -> Result<T> {
         let unread = u64::from(matches!(read, Err(FsError::Io(_))));
+        self.waited.set(self.waited.get() || unread > 0);
         self.unread.set(self.unread.get() + unread);
         read
     }
@@ -301,7 +313,20 @@ impl<'a> Model<'a> {
             return Err(FsError::Io(format!("there is no page {}", addr.0)));
         }
         let mut bytes = vec![0; self.layout.shape.page_bytes()];
-        let read = self.medium.read(self.cx, &self.layout, addr, &mut bytes).await;
+        let read = match self.waited.get() {
+            false => self.medium.read_again(self.cx, &self.layout, addr, &mut bytes).await,
+            true => self.medium.read(self.cx, &self.layout, addr, &mut bytes).await,
+        };
+        self.heard(read).map(|()| bytes)
+    }
+
+    /// A sector of the in-place region, or why not.
+    async fn read_sector(&self, at: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; SECTOR];
+        let read = match self.waited.get() {
+            false => self.medium.read_meta_again(self.cx, at, &mut bytes).await,
+            true => self.medium.read_meta(self.cx, at, &mut bytes).await,
+        };
         self.heard(read).map(|()| bytes)
     }
 

@@ -8,7 +8,7 @@
 use super::{Found, Model, cure};
 use crate::error::FsError;
 use crate::format::{
-    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SECTOR,
+    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner,
     SegmentEntry, SitSector, SummarySector, WindowSector,
 };
 use crate::fs::bit;
@@ -54,15 +54,13 @@ impl Model<'_> {
             Ok(pack) => format!("it is number {}, and the other one {version}", pack.version),
             Err(e) => e.why(),
         };
-        let mut head = vec![0; SECTOR];
-        let read =
-            self.heard(self.medium.read_meta(self.cx, self.layout.packs[place], &mut head).await);
+        let read = self.read_sector(self.layout.packs[place]).await;
         let said = format!("the checkpoint in place {place} can't be used: {why}");
-        match read.is_ok() && head.iter().all(|b| *b == 0) {
+        match &read {
             // The first one of all.
-            true if version <= self.sb.first_version + 1 => {}
+            Ok(head) if head.iter().all(|b| *b == 0) && version <= self.sb.first_version + 1 => {}
             // A head is written whole, the rest may be cut short.
-            false if read.is_ok() && mount::is_pack_head(&head, &self.layout) => {
+            Ok(head) if mount::is_pack_head(head, &self.layout) => {
                 self.report.notes.push(format!("{said}; number {version} counts"));
             }
             _ => self.wrong(cure::PACK, said),
@@ -75,9 +73,8 @@ impl Model<'_> {
             let first = sector * per;
             let of = (per.min(all - first), self.layout.shape.segment_pages);
             let at = self.layout.sit_at(sector, bit(&self.pack.sit_copies, sector));
-            let mut bytes = vec![0; SECTOR];
-            let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
-            match read.and_then(|()| Ok(SitSector::decode(&bytes, sector, of)?)) {
+            let read = self.read_sector(at).await;
+            match read.and_then(|bytes| Ok(SitSector::decode(&bytes, sector, of)?)) {
                 Ok(found) => {
                     for (i, entry) in found.0.into_iter().enumerate() {
                         self.segments[first as usize + i] = entry;
@@ -121,10 +118,9 @@ impl Model<'_> {
         for segment in 0..self.layout.shape.segments() {
             let mut owners = Vec::new();
             for part in 0..self.layout.summary_sectors {
-                let mut bytes = vec![0; SECTOR];
-                let at = self.layout.summary_at(segment) + u64::from(part);
-                let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
-                let read = read.and_then(|()| Ok(SummarySector::decode(&bytes, segment, part)?));
+                let read = self.read_sector(self.layout.summary_at(segment) + u64::from(part));
+                let read = read.await;
+                let read = read.and_then(|bytes| Ok(SummarySector::decode(&bytes, segment, part)?));
                 match read {
                     Ok(found) => owners.extend(found.0),
                     Err(_) => break,
@@ -349,11 +345,9 @@ impl Model<'_> {
     pub(super) async fn read_window(&mut self) {
         let (mut goes_on, mut given) = (true, Vec::new());
         for number in 0..self.layout.window_sectors {
-            let mut bytes = vec![0; SECTOR];
-            let at = self.layout.window + number;
-            let read = self.heard(self.medium.read_meta(self.cx, at, &mut bytes).await);
-            let unwritten = read.is_ok() && bytes.iter().all(|b| *b == 0);
-            match read.and_then(|()| Ok(WindowSector::decode(&bytes, number)?)) {
+            let read = self.read_sector(self.layout.window + number).await;
+            let unwritten = read.as_ref().is_ok_and(|bytes| bytes.iter().all(|b| *b == 0));
+            match read.and_then(|bytes| Ok(WindowSector::decode(&bytes, number)?)) {
                 Ok(window) if window.version > self.pack.version => {
                     self.later = true;
                     self.window_lost.push(number);
@@ -414,6 +408,10 @@ impl Model<'_> {
         for segment in 0..self.layout.shape.segments() {
             for page in 0..self.layout.shape.segment_pages {
                 let Ok(bytes) = self.read_page(self.layout.addr(segment, page)).await else {
+                    // What an fsync has written may be there, and be readable another time.
+                    if self.may_be_there(segment, page) {
+                        self.window.insert(segment);
+                    }
                     continue;
                 };
                 let Ok(footer) = self.footer(&bytes) else { continue };

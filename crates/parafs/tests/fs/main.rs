@@ -14,3 +14,4 @@ mod parallel;
 mod planted;
 mod room;
 mod slow;
+mod unreadable;

@@ -14,6 +14,9 @@ use flashlane_testkit::files::{
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
 
+/// Microseconds for which a mount reads again what it can't read.
+const PATIENCE: u64 = 1_111_000;
+
 /// Far enough for another node.
 const FAR: u64 = 2000 * 4096;
 /// Files of a page that are durable: so many that the last ones are in segments that only the window of
@@ -193,7 +196,7 @@ fn what_can_not_be_read_now_may_be_another_time() {
                 create_files(cx, &fs).await;
                 node
             });
-            cut_mount(without(&device, node), us);
+            cut_mount(without(&device, node), PATIENCE + us);
             let is_new = is_new(device, at, us);
             (old, new) = (old + u32::from(!is_new), new + u32::from(is_new));
         }
@@ -274,8 +277,8 @@ fn what_one_mount_has_taken_the_next_one_may_not() {
             create_durable(cx, &fs, FILES).await;
             [second, *slow.last.lock()]
         });
-        cut_mount(without(&device, last), us);
-        cut_mount(without(&device, second), us);
+        cut_mount(without(&device, last), PATIENCE + us);
+        cut_mount(without(&device, second), PATIENCE + us);
         old += u32::from(!is_new(device, 0, us));
     }
     assert!(old > 2, "{old} times the old content");

@@ -23,6 +23,8 @@ pub(crate) struct Slow {
     pub(crate) fails: Mutex<Option<u32>>,
     /// Behind so many reads one fails.
     pub(crate) unread: Mutex<Option<u32>>,
+    /// One that fails in the in-place region goes on to fail.
+    pub(crate) stays: Mutex<bool>,
     /// Behind so many writes of anything one is done, and said to have failed.
     pub(crate) lies: Mutex<Option<u32>>,
     /// Behind so many writes of anything all fail.
@@ -45,10 +47,23 @@ impl Slow {
         let never = || Mutex::new(None);
         let (fails, unread, lies, dead) = (never(), never(), never(), never());
         let no = || Mutex::new(false);
-        let (next, later, flush) = (no(), no(), never());
+        let (next, later, flush, stays) = (no(), no(), never(), no());
         let (lost, missed, last) = (Mutex::new(Vec::new()), Mutex::new(0), Mutex::new(log));
-        let dev =
-            Slow { ram, log, next, fails, unread, lies, dead, later, flush, lost, missed, last };
+        let dev = Slow {
+            ram,
+            log,
+            next,
+            fails,
+            unread,
+            stays,
+            lies,
+            dead,
+            later,
+            flush,
+            lost,
+            missed,
+            last,
+        };
         Arc::new(dev)
     }
 
@@ -98,7 +113,11 @@ impl BlockDev for Slow {
             |at: &Lba| (io.lba.get()..io.lba.get() + io.sectors as u64).contains(&at.get());
         let lost = io.op == BlockOp::Read && self.lost.lock().iter().any(is_lost);
         *self.missed.lock() += u32::from(lost);
-        if lost || io.op == BlockOp::Read && Slow::is_next(&self.unread) {
+        let unread = io.op == BlockOp::Read && Slow::is_next(&self.unread);
+        if unread && *self.stays.lock() && io.lba < self.log {
+            self.lost.lock().push(io.lba);
+        }
+        if lost || unread {
             return Started::Done(Err(BlockError::Uncorrectable(vec![io.lba])));
         }
         let writes = io.op == BlockOp::Write;

@@ -52,10 +52,17 @@ impl Work {
 pub(super) struct File {
     queue: Arc<Queue<Work>>,
     attributes: FileAttr,
+    /// Nobody may change it, root included.
+    is_read_only: bool,
 }
 
 impl File {
-    pub(super) fn new(queue: Arc<Queue<Work>>, bytes: u64, changed: SystemTime) -> File {
+    pub(super) fn new(
+        queue: Arc<Queue<Work>>,
+        bytes: u64,
+        changed: SystemTime,
+        is_read_only: bool,
+    ) -> File {
         let attributes = FileAttr {
             ino: INodeNo::ROOT,
             size: bytes,
@@ -65,7 +72,7 @@ impl File {
             ctime: changed,
             crtime: changed,
             kind: FileType::RegularFile,
-            perm: 0o600,
+            perm: if is_read_only { 0o400 } else { 0o600 },
             nlink: 1,
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
@@ -73,7 +80,7 @@ impl File {
             blksize: SECTOR_BYTES as u32,
             flags: 0,
         };
-        File { queue, attributes }
+        File { queue, attributes, is_read_only }
     }
 
     /// How many of `bytes` from `offset` on the file has.
@@ -140,7 +147,11 @@ impl Filesystem for File {
     }
 
     /// The kernel keeps nothing of it: other doors write to the same device.
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, _: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let access = rustix::fs::OFlags::ACCMODE.bits() as i32;
+        if self.is_read_only && flags.0 & access != rustix::fs::OFlags::RDONLY.bits() as i32 {
+            return reply.error(Errno::EROFS);
+        }
         let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), flags);
     }
@@ -174,6 +185,9 @@ impl Filesystem for File {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if self.is_read_only {
+            return reply.error(Errno::EROFS);
+        }
         let bytes = self.inside(offset, data.len() as u64);
         let data = data[..bytes as usize].to_vec();
         // The kernel sends no fsync behind a write to a file that it keeps nothing of.
@@ -206,6 +220,9 @@ impl Filesystem for File {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        if self.is_read_only {
+            return reply.error(Errno::EROFS);
+        }
         let inside = self.inside(offset, bytes);
         match mode & !KEEP_SIZE {
             // Behind the end there is nothing but holes.

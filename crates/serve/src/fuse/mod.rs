@@ -85,7 +85,7 @@ impl Answers {
         export: Arc<Export>,
     ) -> io::Result<Answers> {
         let queue = Arc::<Queue<Work>>::default();
-        let file = File::new(queue.clone(), export.bytes(), changed);
+        let file = File::new(queue.clone(), export.bytes(), changed, export.is_read_only());
         let (ended, buffers) = (Notify::new(), Buffers::default());
         let shared = Rc::new(Shared { export, queue, ended, buffers });
         let intake = Intake { shared: shared.clone(), came: Vec::new() };

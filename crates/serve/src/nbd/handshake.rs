@@ -7,7 +7,7 @@
 
 use super::input::Input;
 use super::wire::{self, Contexts, OptionHead, Wanted, can, info, option, reply};
-use super::{BYTES_MAX, PREFERRED_BYTES};
+use super::{BYTES_MAX, CLIENTS_MAX, PREFERRED_BYTES};
 use crate::Export;
 use std::io;
 use std::sync::Arc;
@@ -44,6 +44,9 @@ const CAN: u16 = can::HAS_FLAGS
     | can::WRITE_ZEROES
     | can::MULTI_CONN
     | can::FAST_ZERO;
+
+/// What one that is served read-only can do.
+const CAN_READ: u16 = can::HAS_FLAGS | can::READ_ONLY | can::FLUSH | can::FUA | can::MULTI_CONN;
 
 /// Talks with a client until it has chosen an export. `None` where it leaves without one.
 pub(super) async fn agree(
@@ -93,6 +96,29 @@ pub(super) async fn agree(
     Ok(None)
 }
 
+/// Tells a client that there is no seat for it: greets it, and refuses its first option.
+pub(super) async fn refuse(input: &mut Input) -> io::Result<()> {
+    let mut hello = Vec::new();
+    hello.extend(wire::INIT_MAGIC.to_be_bytes());
+    hello.extend(wire::OPTION_MAGIC.to_be_bytes());
+    hello.extend((wire::FIXED_NEWSTYLE | wire::NO_ZEROES).to_be_bytes());
+    input.say(&hello).await?;
+    let Some(_) = input.take(4).await? else { return Ok(()) };
+    let Some(head) = input.take(wire::OPTION_BYTES).await? else { return Ok(()) };
+    let Some(head) = OptionHead::decode(head) else { return Ok(()) };
+    let fits = head.bytes as usize <= DATA_MAX && input.pass_over(head.bytes as usize).await?;
+    // That option has no way to refuse.
+    if fits && head.option != option::EXPORT_NAME {
+        let why = format!(
+            "all {CLIENTS_MAX} seats of this door are taken: end a client, or serve at another address"
+        );
+        let mut out = Vec::new();
+        wire::put_option_reply(&mut out, head.option, reply::SHUTDOWN, why.as_bytes());
+        input.say(&out).await?;
+    }
+    Ok(())
+}
+
 struct Talk<'a> {
     exports: &'a [Arc<Export>],
     structured: bool,
@@ -121,8 +147,9 @@ impl Talk<'_> {
         self.refuse(option, reply::TOO_BIG, "more data than any option needs")
     }
 
-    fn can(&self) -> u16 {
-        if self.structured { CAN | can::DF } else { CAN }
+    fn can(&self, export: &Export) -> u16 {
+        let can = if export.is_read_only() { CAN_READ } else { CAN };
+        if self.structured { can | can::DF } else { can }
     }
 
     fn find(&self, name: &str) -> Option<Arc<Export>> {
@@ -146,7 +173,7 @@ impl Talk<'_> {
                     return Next::End;
                 };
                 self.out.extend(export.bytes().to_be_bytes());
-                self.out.extend(self.can().to_be_bytes());
+                self.out.extend(self.can(&export).to_be_bytes());
                 if self.zeroes {
                     self.out.extend([0; 124]);
                 }
@@ -225,7 +252,7 @@ impl Talk<'_> {
 
     /// Size, flags and limits of an export always; its name and what it is where that was asked for.
     fn inform(&mut self, option: u32, export: &Export, wanted: &[u16]) {
-        let can = self.can();
+        let can = self.can(export);
         let mut put = |kind: u16, data: &[&[u8]]| {
             let whole = [&[&kind.to_be_bytes()[..]], data].concat().concat();
             wire::put_option_reply(&mut self.out, option, reply::INFO, &whole);

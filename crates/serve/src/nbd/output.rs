@@ -5,23 +5,25 @@
 //! what ends in the same turn of the core, and go in one call with it. Never: waits where a request ends;
 //! reorders a reply's bytes.
 
-use super::BUDGET;
 use crate::Client;
 use crate::buffers::Buffers;
+use crate::room::{Grant, Pool, Share};
 use crate::stop::first;
 use flashlane_base::mutant;
-use flashlane_rt::{Credits, Cx, Notify, Watched};
+use flashlane_rt::{Cx, Notify, Watched};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Replies in a call of the kernel at most.
 const AT_ONCE: usize = 64;
-/// A reply, and the room that it takes of its client's.
+/// A reply, and the room that it takes of its client's. A piece of one has none: more of it
+/// follows.
 struct Reply {
     bytes: Vec<u8>,
-    room: u64,
+    room: Option<Grant>,
 }
 
 pub(super) struct Output {
@@ -33,33 +35,42 @@ pub(super) struct Output {
     over: Cell<bool>,
     hurried: Cell<bool>,
     changed: Notify,
-    /// What the client may have in flight, in sectors.
-    room: Credits,
+    /// Everything was sent, or is dropped.
+    emptied: Notify,
+    /// What the client has in flight.
+    share: Share,
     buffers: Buffers,
 }
 
 /// Room for a request, which goes back when this is dropped.
 pub(super) struct Room<'a> {
-    of: &'a Credits,
+    of: &'a Share,
     cx: &'a Cx,
-    sectors: u64,
+    grant: Option<Grant>,
 }
 
 impl Room<'_> {
+    /// Sectors of data that there is memory for.
+    pub(super) fn sectors(&self) -> u64 {
+        self.grant.as_ref().map_or(0, Grant::sectors)
+    }
+
     /// From now on it goes back with the reply ([`Output::send`]).
-    pub(super) fn keep(mut self) -> u64 {
-        std::mem::take(&mut self.sectors)
+    pub(super) fn keep(mut self) -> Grant {
+        self.grant.take().unwrap_or_default()
     }
 }
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        self.of.release(self.cx, self.sectors);
+        if let Some(grant) = self.grant.take() {
+            self.of.give(self.cx, grant);
+        }
     }
 }
 
 impl Output {
-    pub(super) fn new(socket: Rc<Watched<Client>>) -> Output {
+    pub(super) fn new(socket: Rc<Watched<Client>>, pool: Arc<Pool>) -> Output {
         Output {
             socket,
             waiting: RefCell::default(),
@@ -67,8 +78,9 @@ impl Output {
             over: Cell::new(false),
             hurried: Cell::new(false),
             changed: Notify::new(),
-            room: Credits::new(BUDGET),
-            buffers: Buffers::default(),
+            emptied: Notify::new(),
+            buffers: Buffers::of(pool.clone()),
+            share: Share::new(pool),
         }
     }
 
@@ -77,16 +89,32 @@ impl Output {
         &self.buffers
     }
 
-    /// Waits until the client may have so much more in flight.
+    /// Waits until the client may have a request of so many sectors of data in flight, or a piece
+    /// of it.
     pub(super) async fn take_room<'a>(&'a self, cx: &'a Cx, sectors: u64) -> Room<'a> {
-        let sectors = if mutant!("serve.room-unbounded") { 0 } else { sectors };
-        self.room.acquire(cx, sectors).await;
-        Room { of: &self.room, cx, sectors }
+        let grant = self.share.take(cx, sectors).await;
+        Room { of: &self.share, cx, grant: Some(grant) }
+    }
+
+    /// Waits until the client may have more work without data in flight.
+    pub(super) async fn take_work<'a>(&'a self, cx: &'a Cx, sectors: u64) -> Room<'a> {
+        let grant = self.share.take_work(cx, sectors).await;
+        Room { of: &self.share, cx, grant: Some(grant) }
     }
 
     /// Waits until nothing is in flight, and every reply sent or dropped.
     pub(super) async fn all_room(&self, cx: &Cx) {
-        drop(self.take_room(cx, BUDGET).await);
+        self.share.all(cx).await;
+    }
+
+    /// Waits until every reply is sent or dropped.
+    async fn all_sent(&self, cx: &Cx) {
+        self.emptied.wait(cx, || !self.has_waiting()).await;
+    }
+
+    /// Waits until the request that has this room is the only one in flight.
+    pub(super) async fn alone(&self, cx: &Cx) {
+        self.emptied.wait(cx, || self.share.requests() <= 1).await;
     }
 
     /// Nobody waits for a reply, or not for as long as it would take.
@@ -108,33 +136,63 @@ impl Output {
     /// Nothing is sent any more.
     pub(super) fn end(&self, cx: &Cx) {
         self.over.set(true);
-        let dropped: u64 = self.waiting.borrow_mut().drain(..).map(|reply| reply.room).sum();
-        self.room.release(cx, dropped);
+        let dropped: Vec<Reply> = self.waiting.borrow_mut().drain(..).collect();
+        for Reply { room, .. } in dropped {
+            self.give(cx, room);
+        }
         self.changed.wake(cx);
+        self.emptied.wake(cx);
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.get()
     }
 
     /// Sends a reply, whose request took so much room.
-    pub(super) fn send(&self, cx: &Cx, bytes: Vec<u8>, room: u64) {
-        let is_alone = self.room.free() + room >= BUDGET;
+    pub(super) fn send(&self, cx: &Cx, bytes: Vec<u8>, room: Grant) {
         if self.over.get() {
-            return self.done(cx, bytes, room);
+            return self.done(cx, bytes, Some(room));
         }
-        if is_alone && self.waiting.borrow().is_empty() {
+        if self.share.requests() == 1 && self.waiting.borrow().is_empty() {
             match self.socket.file().write(&[IoSlice::new(&bytes)]) {
-                Ok(n) if n == bytes.len() => return self.done(cx, bytes, room),
+                Ok(n) if n == bytes.len() => return self.done(cx, bytes, Some(room)),
                 Ok(n) => self.sent.set(n),
                 // Whatever is wrong with the socket, its writer finds it.
                 Err(_) => self.sent.set(0),
             }
         }
-        self.waiting.borrow_mut().push_back(Reply { bytes, room });
+        self.waiting.borrow_mut().push_back(Reply { bytes, room: Some(room) });
         self.changed.wake(cx);
     }
 
+    /// Sends a piece of a reply, of which more follows, and waits until the client has taken it.
+    /// False where it takes nothing any more.
+    pub(super) async fn send_piece(&self, cx: &Cx, bytes: Vec<u8>) -> bool {
+        if !self.over.get() {
+            self.waiting.borrow_mut().push_back(Reply { bytes, room: None });
+            self.changed.wake(cx);
+        }
+        self.all_sent(cx).await;
+        !self.over.get()
+    }
+
+    /// A request gets no reply, or none any more.
+    pub(super) fn drop_room(&self, cx: &Cx, room: Grant) {
+        self.give(cx, Some(room));
+    }
+
+    fn give(&self, cx: &Cx, room: Option<Grant>) {
+        if let Some(room) = room {
+            self.share.give(cx, room);
+            self.emptied.wake(cx);
+        }
+    }
+
     /// A reply is sent, or dropped.
-    fn done(&self, cx: &Cx, bytes: Vec<u8>, room: u64) {
-        self.room.release(cx, room);
+    fn done(&self, cx: &Cx, bytes: Vec<u8>, room: Option<Grant>) {
         self.buffers.keep(bytes);
+        self.give(cx, room);
     }
 
     /// Sends what waits, until there is an end of it.
@@ -172,16 +230,22 @@ impl Output {
     /// The kernel took so many bytes.
     fn took(&self, cx: &Cx, written: usize) {
         let mut waiting = self.waiting.borrow_mut();
-        let (mut sent, mut room) = (self.sent.get() + written, 0);
+        let (mut sent, mut rooms) = (self.sent.get() + written, Vec::new());
         while let Some(first) = waiting.front()
             && sent >= first.bytes.len()
         {
             sent -= first.bytes.len();
-            room += first.room;
-            let sent_whole = waiting.pop_front().map(|reply| reply.bytes);
-            self.buffers.keep(sent_whole.unwrap_or_default());
+            if let Some(Reply { bytes, room }) = waiting.pop_front() {
+                self.buffers.keep(bytes);
+                rooms.push(room);
+            }
         }
         self.sent.set(sent);
-        self.room.release(cx, room);
+        let is_empty = waiting.is_empty();
+        drop(waiting);
+        rooms.into_iter().for_each(|room| self.give(cx, room));
+        if is_empty {
+            self.emptied.wake(cx);
+        }
     }
 }

@@ -4,7 +4,12 @@
 //! is heard is a function of what is said. Never: waits on the clock of the machine.
 
 use super::wire::{can, command, error, flag, option, reply};
-use super::{CLIENTS_MAX, HANDSHAKE_MAX, PARTING, attend, serve};
+use super::{
+    CHOICE, CLIENTS_MAX, HANDSHAKE_MAX, NEXT_SEAT, PARTING, PATIENCE, SEAT_MAX, attend, serve,
+    session,
+};
+use crate::noting::Noting;
+use crate::room::Pool;
 use crate::{Client, Export, Listener, Stop};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{
@@ -159,6 +164,26 @@ impl Peer {
         let head = self.hear(16).await;
         assert_eq!((word(&head, 0), &head[8..]), (0x6744_6698, &COOKIE.to_be_bytes()[..]));
         word(&head, 4)
+    }
+
+    /// The next piece of a read's data, `done` bytes of which have come; none where it failed.
+    async fn data(&self, structured: bool, done: usize) -> Option<Vec<u8>> {
+        if !structured {
+            if done == 0 {
+                assert_eq!(self.simple().await, 0);
+            }
+            return Some(self.hear(SECTOR_BYTES).await);
+        }
+        let head = self.hear(20).await;
+        assert_eq!((word(&head, 0), &head[8..16]), (0x668e_33ef, &COOKIE.to_be_bytes()[..]));
+        let payload = self.hear(word(&head, 16) as usize).await;
+        match u16::from_be_bytes([head[6], head[7]]) {
+            1 => Some(payload[8..].to_vec()),
+            _ => {
+                assert_eq!((head[5], word(&payload, 0)), (1, error::IO), "it fails, and ends");
+                None
+            }
+        }
     }
 
     /// Type and payload of a chunk, the only one of its reply.
@@ -453,7 +478,7 @@ fn whoever_does_not_choose_an_export_gives_the_seat_back() {
         let in_option = [&3u32.to_be_bytes()[..], &option[..20]].concat();
         let says = [&[][..], &in_option, &[0, 0]];
         let of = |i: u64| connect(&address, says[i as usize % says.len()]);
-        let half: Vec<UnixStream> = (0..CLIENTS_MAX).map(of).collect();
+        let half: Vec<UnixStream> = (0..CLIENTS_MAX as u64).map(of).collect();
         // Behind them waits somebody who behaves.
         let socket = connect(&address, &whole_client());
         let (server, theirs) = (cx.clone(), stop.clone());
@@ -461,56 +486,235 @@ fn whoever_does_not_choose_an_export_gives_the_seat_back() {
             serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
         });
         let waiting = Peer { socket, cx: cx.clone() };
-        cx.sleep(HANDSHAKE_MAX - Ns::from_ms(1)).await;
+        cx.sleep(CHOICE - Ns::from_ms(1)).await;
         assert_eq!(
             (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
             Err(ErrorKind::WouldBlock)
         );
-        cx.sleep(Ns::from_ms(1)).await;
+        cx.sleep(Ns::from_ms(2)).await;
         settled(&cx).await;
         assert_eq!((&waiting.socket).read(&mut [0; 18]).expect("a hello by now"), 18);
         assert!(waiting.rest().await.len() > SECTOR_BYTES);
-        assert!(cx.now() < HANDSHAKE_MAX + Ns::from_ms(100), "{}", cx.now());
-        for socket in half {
-            Peer { socket, cx: cx.clone() }.rest().await;
+        assert!(cx.now() < CHOICE + Ns::from_ms(100), "{}", cx.now());
+        cx.sleep(HANDSHAKE_MAX - CHOICE).await;
+        // Nobody wants the seats of the others, and they go in their time.
+        cx.sleep(Ns::from_ms(100)).await;
+        for mut socket in half {
+            let mut rest = Vec::new();
+            let ended = socket.read_to_end(&mut rest).map_err(|e| e.kind());
+            assert_ne!(ended, Err(ErrorKind::WouldBlock), "it is left");
         }
         stop.raise(&cx);
         served.await.expect("it could listen");
     });
 }
 
+/// Hello, and three replies to the option.
+const CHOSEN: usize = 18 + 20 + 12 + 20 + 14 + 20;
+
+/// Clients may be idle for ever as long as there are seats. Then the one that was idle longest
+/// makes room, when that is a minute; until then one that comes is told that there is none.
 #[test]
-fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
+fn whoever_idles_longest_makes_room_where_all_seats_are_taken() {
     run(|cx| async move {
         let ((listener, address), stop) = (listener("idle"), Arc::new(Stop::default()));
         let go = [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6])].concat();
         let peer = |says: &[u8]| Peer { socket: connect(&address, says), cx: cx.clone() };
-        let mut idle: Vec<Peer> = (0..CLIENTS_MAX).map(|_| peer(&go)).collect();
-        let waiting = peer(&whole_client());
         let (server, theirs) = (cx.clone(), stop.clone());
         let served = cx.spawn_join(async move {
             serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
         });
-        for peer in &idle {
-            // Hello, three replies to the option.
-            peer.hear(18 + 20 + 12 + 20 + 14 + 20).await;
+        let mut idle = Vec::new();
+        for _ in 0..CLIENTS_MAX {
+            idle.push(peer(&go));
+            idle.last().expect("one").hear(CHOSEN).await;
         }
-        cx.sleep(Ns::from_secs(86_400)).await;
-        // One more is not turned away: it waits until somebody leaves.
-        assert_eq!(
-            (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
-            Err(ErrorKind::WouldBlock)
-        );
-        let leaver = idle.pop().expect("there are many");
-        leaver.request(0, command::DISCONNECT, 0, 0).await;
-        assert!(leaver.rest().await.is_empty());
-        assert!(waiting.rest().await.len() > SECTOR_BYTES);
-        for peer in &idle {
+        // There is no seat, and it is said.
+        for wait in [SEAT_MAX, NEXT_SEAT] {
+            let begun = cx.now();
+            let refused = peer(&go);
+            let heard = refused.rest().await;
+            let took = cx.now() - begun;
+            assert!(took >= wait && took < wait + Ns::from_ms(10), "{took}");
+            assert_eq!(word(&heard, 18 + 12), reply::SHUTDOWN);
+            let words = String::from_utf8_lossy(&heard[18 + 20..]);
+            assert!(words.contains("all 256 seats"), "{words}");
+        }
+        cx.sleep(PATIENCE).await;
+        for peer in &idle[1..] {
+            peer.request(0, command::READ, 0, SECTOR).await;
+            assert_eq!(peer.simple().await, 0);
+            peer.hear(SECTOR_BYTES).await;
+        }
+        assert!(peer(&whole_client()).rest().await.len() > SECTOR_BYTES);
+        assert!(idle[0].rest().await.is_empty(), "it is left");
+        for peer in &idle[1..] {
             peer.request(0, command::READ, 0, SECTOR).await;
             assert_eq!(peer.simple().await, 0);
         }
         stop.raise(&cx);
         served.await.expect("it could listen");
+    });
+}
+
+/// A sector in the last piece of a read can't be read.
+async fn fails_late(peer: Peer, structured: bool) {
+    peer.request(0, command::READ, 15000 * 4096, 1001 * SECTOR).await;
+    if !structured {
+        assert!(peer.rest().await.len() < 1001 * SECTOR_BYTES, "it ends before");
+        return;
+    }
+    let mut heard = 0;
+    while let Some(more) = peer.data(true, heard).await {
+        heard += more.len();
+    }
+    assert!(heard < 1001 * SECTOR_BYTES);
+    peer.request(0, command::READ, 0, SECTOR).await;
+    assert_eq!(peer.data(true, 0).await.map(|data| data.len()), Some(SECTOR_BYTES));
+}
+
+/// Clients that ask for the longest reads and take nothing: another has its long and its short ones
+/// all the same, in chunks or in one piece, and what it reads is what it wrote.
+#[test]
+fn clients_that_take_nothing_keep_nobody_waiting() {
+    run(|cx| async move {
+        let pool = Pool::new();
+        let disk = Noting::with_bad(16384, Some(16000));
+        let exports: Arc<[Arc<Export>]> = [Arc::new(Export::new("a", disk.clone()))].into();
+        let stop = Arc::new(Stop::default());
+        let connected = || {
+            let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+            for socket in [&ours, &theirs] {
+                socket.set_nonblocking(true).expect("a socket");
+            }
+            let (server, exports, stop, pool) =
+                (cx.clone(), exports.clone(), stop.clone(), pool.clone());
+            let served = cx.spawn_join(async move {
+                let client = Client::Unix(theirs);
+                let _ = session::run(&server, client, &exports, &stop, pool, None).await;
+            });
+            (Peer { socket: ours, cx: cx.clone() }, served)
+        };
+        let mut greedy = Vec::new();
+        for n in 0..20 {
+            let (peer, served) = connected();
+            peer.begin(&[]).await;
+            // Each of them has half of what the ones before have left.
+            for bytes in [((32 << 20) >> n).max(64 << 10), 32 << 20, 16 << 20] {
+                peer.request(0, command::READ, 0, bytes).await;
+            }
+            settled(&cx).await;
+            greedy.push((peer, served));
+        }
+        for structured in [false, true] {
+            let (good, served) = connected();
+            let options = structured.then(|| (option::STRUCTURED_REPLY, vec![]));
+            good.begin(options.as_slice()).await;
+            let begun = cx.now();
+            let long: Vec<u8> = (0..4u32 << 20).map(|i| (i / 4096 + i) as u8).collect();
+            disk.notes();
+            good.request(flag::FUA, command::WRITE, 4096, 4 << 20).await;
+            good.say(&long).await;
+            assert_eq!(good.simple().await, 0);
+            let notes = disk.notes();
+            assert!(notes.len() > 1 && notes.iter().all(|n| n.op == BlockOp::Write && n.fua));
+            for flags in [0, flag::DF] {
+                if flags == flag::DF && !structured {
+                    continue;
+                }
+                good.request(flags, command::READ, 4096, 4 << 20).await;
+                let mut heard = Vec::new();
+                while heard.len() < long.len() {
+                    let Some(more) = good.data(structured, heard.len()).await else { break };
+                    heard.extend(more);
+                }
+                assert!(heard == long, "{structured}: {} bytes", heard.len());
+            }
+            assert!(cx.now() - begun < Ns::from_secs(1), "{}", cx.now() - begun);
+            fails_late(good, structured).await;
+            served.await;
+        }
+        for (peer, served) in greedy {
+            drop(peer);
+            served.await;
+        }
+        assert!(pool.is_whole());
+    });
+}
+
+#[test]
+fn what_is_asked_to_be_durable_is_flushed_or_written_through() {
+    run(|cx| async move {
+        let disk = Noting::new(64);
+        let exports: Arc<[Arc<Export>]> = [Arc::new(Export::new("a", disk.clone()))].into();
+        let (peer, _) = connected(&cx, exports, &Arc::default());
+        peer.begin(&[]).await;
+        for (command, flags) in [
+            (command::WRITE, 0),
+            (command::TRIM, 0),
+            (command::WRITE_ZEROES, 0),
+            (command::WRITE_ZEROES, flag::NO_HOLE),
+        ] {
+            for fua in [flag::FUA, 0] {
+                peer.request(flags | fua, command, 4096, SECTOR).await;
+                if command == command::WRITE {
+                    peer.say(&[1; SECTOR_BYTES]).await;
+                }
+                assert_eq!(peer.simple().await, 0);
+                let notes = disk.notes();
+                let last = notes.last().expect("it has begun something");
+                let is_durable = last.fua || last.op == BlockOp::Flush;
+                assert_eq!(is_durable, fua != 0, "{command} {flags}: {notes:?}");
+            }
+        }
+    });
+}
+
+/// Past the end: what would need room lacks it, and anything else makes no sense.
+#[test]
+fn past_the_end_each_command_has_its_error() {
+    run(|cx| async move {
+        let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &Arc::default());
+        peer.begin(&[]).await;
+        for (command, number) in [
+            (command::READ, error::INVALID),
+            (command::TRIM, error::INVALID),
+            (command::WRITE, error::NO_SPACE),
+            (command::WRITE_ZEROES, error::NO_SPACE),
+        ] {
+            for offset in [16 * 4096, 15 * 4096, u64::MAX - 4095] {
+                peer.request(0, command, offset, 2 * SECTOR).await;
+                if command == command::WRITE {
+                    peer.say(&[1; 2 * SECTOR_BYTES]).await;
+                }
+                assert_eq!(peer.simple().await, number, "{command} at {offset}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_client_changes_nothing_of_an_export_that_is_read_only() {
+    run(|cx| async move {
+        let disk = Noting::new(16);
+        let export = Export::new("a", disk.clone()).read_only(true);
+        let (peer, _) = connected(&cx, [Arc::new(export)].into(), &Arc::default());
+        let flags = peer.begin(&[]).await;
+        assert_eq!(flags & can::READ_ONLY, can::READ_ONLY);
+        assert_eq!(flags & (can::TRIM | can::WRITE_ZEROES), 0);
+        for command in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
+            peer.request(0, command, 0, SECTOR).await;
+            if command == command::WRITE {
+                peer.say(&[1; SECTOR_BYTES]).await;
+            }
+            assert_eq!(peer.simple().await, error::NOT_PERMITTED, "{command}");
+        }
+        assert_eq!(disk.notes(), []);
+        peer.request(0, command::READ, 0, SECTOR).await;
+        assert_eq!(peer.simple().await, 0);
+        peer.hear(SECTOR_BYTES).await;
+        peer.request(0, command::FLUSH, 0, 0).await;
+        assert_eq!(peer.simple().await, 0);
     });
 }
 

@@ -37,6 +37,7 @@ pub(super) mod reply {
     pub(crate) const UNSUPPORTED: u32 = 1 << 31 | 1;
     pub(crate) const INVALID: u32 = 1 << 31 | 3;
     pub(crate) const UNKNOWN: u32 = 1 << 31 | 6;
+    pub(crate) const SHUTDOWN: u32 = 1 << 31 | 7;
     pub(crate) const TOO_BIG: u32 = 1 << 31 | 9;
 }
 
@@ -51,6 +52,7 @@ pub(super) mod info {
 /// Transmission flags: what an export can do.
 pub(super) mod can {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
+    pub(crate) const READ_ONLY: u16 = 1 << 1;
     pub(crate) const FLUSH: u16 = 1 << 2;
     pub(crate) const FUA: u16 = 1 << 3;
     pub(crate) const TRIM: u16 = 1 << 5;
@@ -90,6 +92,7 @@ const HOLE_AND_ZERO: u32 = 3;
 
 /// Errors, by their number on Linux.
 pub(super) mod error {
+    pub(crate) const NOT_PERMITTED: u32 = 1;
     pub(crate) const IO: u32 = 5;
     pub(crate) const INVALID: u32 = 22;
     pub(crate) const NO_SPACE: u32 = 28;
@@ -208,12 +211,24 @@ pub(super) const fn read_head_bytes(structured: bool) -> usize {
     if structured { 28 } else { 16 }
 }
 
+/// What of a read a piece of data is: where it begins, how many bytes its head announces, and
+/// whether nothing follows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) offset: u64,
+    pub(super) bytes: u32,
+    pub(super) is_last: bool,
+}
+
 /// Puts the head of a read's reply before its data, into the first [`read_head_bytes`] of `whole`.
-pub(super) fn put_read_head(whole: &mut [u8], request: &Request, structured: bool) {
-    let data = (whole.len() - read_head_bytes(structured)) as u32;
+pub(super) fn put_read_head(whole: &mut [u8], request: &Request, structured: bool, piece: Piece) {
     if structured {
-        whole[..20].copy_from_slice(&chunk_head(OFFSET_DATA, request.cookie, data + 8));
-        whole[20..28].copy_from_slice(&request.offset.to_be_bytes());
+        let mut head = chunk_head(OFFSET_DATA, request.cookie, piece.bytes + 8);
+        if !piece.is_last {
+            head[4..6].fill(0);
+        }
+        whole[..20].copy_from_slice(&head);
+        whole[20..28].copy_from_slice(&piece.offset.to_be_bytes());
     } else {
         whole[..16].copy_from_slice(&simple_head(0, request.cookie));
     }

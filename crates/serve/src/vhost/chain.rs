@@ -7,6 +7,7 @@
 
 use super::Memory;
 use super::config::DATA_PIECES;
+use std::io;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemory, GuestMemoryError, Permissions};
 
@@ -67,6 +68,9 @@ impl Chain {
                 (table, next, is_indirect) = (found.addr(), 0, true);
                 continue;
             }
+            if memory.is_lost() {
+                return Err(Malformed);
+            }
             chain.add(memory, &found)?;
             if !found.has_next() {
                 return Ok(chain);
@@ -98,13 +102,23 @@ impl Chain {
     /// Copies what the guest lets be read, from its byte `from` on.
     pub(super) fn get(&self, memory: &Memory, from: u64, to: &mut [u8]) -> Copied {
         let pieces = &self.pieces[..self.read];
-        each(pieces, from, to.len(), |at, range| memory.read_slice(&mut to[range], at))
+        each(pieces, from, to.len(), |at, range| memory.read_slice(&mut to[range], at))?;
+        is_still_there(memory)
     }
 
     /// Copies to where the guest lets be written, from its byte `from` on.
     pub(super) fn put(&self, memory: &Memory, from: u64, bytes: &[u8]) -> Copied {
         let pieces = &self.pieces[self.read..];
-        each(pieces, from, bytes.len(), |at, range| memory.write_slice(&bytes[range], at))
+        each(pieces, from, bytes.len(), |at, range| memory.write_slice(&bytes[range], at))?;
+        is_still_there(memory)
+    }
+}
+
+/// A copy counts only where all memory was there until its end.
+fn is_still_there(memory: &Memory) -> Copied {
+    match memory.is_lost() {
+        true => Err(GuestMemoryError::IOError(io::ErrorKind::NotFound.into())),
+        false => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use virtio_bindings::bindings::virtio_ring::{
 };
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_MQ,
-    VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
+    VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX, VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 
@@ -34,8 +34,8 @@ pub(super) const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 /// The front end's, not the guest's: the protocol has features of its own.
 pub(super) const PROTOCOL: u64 = 1 << 30;
 
-/// What is offered.
-pub(super) const FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
+/// What is offered of a disk that can be written.
+const FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | 1 << VIRTIO_RING_F_INDIRECT_DESC
     | 1 << VIRTIO_BLK_F_SEG_MAX
     | 1 << VIRTIO_BLK_F_BLK_SIZE
@@ -46,6 +46,15 @@ pub(super) const FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
     | EVENT_IDX
     | FLUSH
     | PROTOCOL;
+
+/// What is offered.
+pub(super) fn features(export: &Export) -> u64 {
+    let changes = 1 << VIRTIO_BLK_F_DISCARD | 1 << VIRTIO_BLK_F_WRITE_ZEROES;
+    match export.is_read_only() {
+        true => FEATURES & !changes | 1 << VIRTIO_BLK_F_RO,
+        false => FEATURES,
+    }
+}
 
 /// So many bytes from `offset` on; nothing where there is no such place.
 pub(super) fn space(export: &Export, offset: u32, bytes: u32) -> Option<Vec<u8>> {

@@ -4,7 +4,7 @@
 //! rings nothing is under way, and nothing is taken meanwhile; what it has in flight is bounded; a message that
 //! makes no sense ends the connection. Never: knows how messages are laid out ([`super::wire`] does).
 
-use super::config::{self, EVENT_IDX, FEATURES, FLUSH, PROTOCOL};
+use super::config::{self, EVENT_IDX, FLUSH, PROTOCOL};
 use super::inflight::Region;
 use super::request::{Request, answer};
 use super::ring::{Broken, Ring, Taken};
@@ -23,7 +23,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap, MmapRegion,
+};
 
 /// What of the protocol is offered.
 const CAN: u64 = can::MQ | can::REPLY_ACK | can::BACKEND_REQ | can::CONFIG | can::INFLIGHT;
@@ -306,7 +308,7 @@ impl Device {
         let long = |value: u64| Ok(Reply::Body(value.to_ne_bytes().to_vec()));
         match message.request {
             request::SET_OWNER | request::RESET_OWNER => {}
-            request::GET_FEATURES => return long(FEATURES),
+            request::GET_FEATURES => return long(config::features(&self.export)),
             request::SET_FEATURES => self.take_features(words.long()?)?,
             request::GET_PROTOCOL_FEATURES => return long(CAN),
             request::SET_PROTOCOL_FEATURES => match words.long()? {
@@ -395,7 +397,7 @@ impl Device {
     }
 
     fn take_features(&self, features: u64) -> Result<(), Nonsense> {
-        if features & !FEATURES != 0 {
+        if features & !config::features(&self.export) != 0 {
             return Err(Nonsense);
         }
         self.features.set(features);
@@ -421,8 +423,8 @@ impl Device {
         for file in files {
             let (at, bytes, theirs, offset) =
                 (words.long()?, words.long()?, words.long()?, words.long()?);
-            // Memory that its file does not have, or has no more, takes this process with it. Where the file allows
-            // it, what is there stays.
+            // Memory that its file has no more ends the connection (`super::shared`). Where the
+            // file allows it, what is there stays.
             let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
             let end = offset.checked_add(bytes).ok_or(Nonsense)?;
             let is_there = end <= file.metadata()?.len() || mutant!("serve.memory-beyond-its-file");
@@ -435,7 +437,8 @@ impl Device {
             windows.push(Window { theirs, bytes, at });
         }
         maps.sort_by_key(GuestMemoryRegion::start_addr);
-        let memory = Memory::from_regions(maps).map_err(|_| Nonsense)?;
+        let memory = GuestMemoryMmap::from_regions(maps).map_err(|_| Nonsense)?;
+        let memory = Memory::new(memory)?;
         *self.memory.borrow_mut() = Some(Rc::new(memory));
         *self.windows.borrow_mut() = windows;
         Ok(())

@@ -4,8 +4,9 @@
 //! that comes back after this process was killed has each request done that had not ended, once more, in the order
 //! in which they were taken. Never: trusts what is in there more than what a guest writes.
 
-use super::config::{EVENT_IDX, FEATURES};
+use super::config::EVENT_IDX;
 use super::ring::Broken;
+use super::shared::Guard;
 use super::{QUEUE_SIZE, QUEUES};
 use flashlane_base::mutant;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -30,9 +31,15 @@ const VERSION: u16 = 1;
 /// Queues begin at multiples of this.
 const ALIGNMENT: usize = 64;
 
+/// What is mapped of the file. The guard goes first.
+struct Mapped {
+    guard: Guard,
+    map: MmapRegion,
+}
+
 /// The memory for all queues.
 pub(super) struct Region {
-    map: Rc<MmapRegion>,
+    map: Rc<Mapped>,
     pub(super) file: File,
     pub(super) bytes: u64,
 }
@@ -64,7 +71,8 @@ impl Region {
         if !is_sane || bytes < needs as u64 || bytes > (1 << 30) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // The front end has this file, too. What it cut off would take this process with it.
+        // The front end has this file, too. What it cut off would end its connection, and what was
+        // under way would be forgotten.
         if !mutant!("serve.inflight-shrinks") {
             let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         }
@@ -76,33 +84,49 @@ impl Region {
         }
         let place = FileOffset::new(file.try_clone()?, offset);
         let map = MmapRegion::from_file(place, bytes as usize).map_err(io::Error::other)?;
-        Ok(Region { map: Rc::new(map), file, bytes })
+        let guard = Guard::new(map.as_ptr(), bytes as usize)?;
+        Ok(Region { map: Rc::new(Mapped { guard, map }), file, bytes })
     }
 
     /// The part of one queue.
     pub(super) fn track(&self, index: usize, size: u16) -> Track {
         let at = index * bytes_of(size);
-        Track { map: self.map.clone(), at, size, number: Cell::new(0) }
+        Track {
+            map: self.map.clone(),
+            at,
+            size,
+            number: Cell::new(0),
+            #[cfg(test)]
+            left: Cell::new(u32::MAX),
+        }
     }
 }
 
 /// What is under way of one queue.
 pub(super) struct Track {
-    map: Rc<MmapRegion>,
+    map: Rc<Mapped>,
     at: usize,
     size: u16,
     /// Of the next one that is taken.
     number: Cell<u64>,
+    /// Words that are written before the server dies.
+    #[cfg(test)]
+    pub(super) left: Cell<u32>,
 }
 
 impl Track {
     fn get<T: vm_memory::AtomicAccess>(&self, at: usize) -> Result<T, Broken> {
-        self.map.as_volatile_slice().load(self.at + at, Ordering::Acquire).map_err(|_| Broken)
+        let map = self.map.map.as_volatile_slice();
+        let found = map.load(self.at + at, Ordering::Acquire).map_err(|_| Broken)?;
+        if self.map.guard.is_lost() { Err(Broken) } else { Ok(found) }
     }
 
     fn set<T: vm_memory::AtomicAccess>(&self, at: usize, value: T) -> Result<(), Broken> {
-        let map = self.map.as_volatile_slice();
-        map.store(value, self.at + at, Ordering::Release).map_err(|_| Broken)
+        #[cfg(test)]
+        self.left.set(self.left.get().checked_sub(1).ok_or(Broken)?);
+        let map = self.map.map.as_volatile_slice();
+        map.store(value, self.at + at, Ordering::Release).map_err(|_| Broken)?;
+        if self.map.guard.is_lost() { Err(Broken) } else { Ok(()) }
     }
 
     fn place(&self, head: u16) -> Result<usize, Broken> {
@@ -116,7 +140,7 @@ impl Track {
     pub(super) fn left(&self, size: u16, used: u16) -> Result<Vec<u16>, Broken> {
         if self.get::<u16>(VERSION_AT)? != VERSION {
             // Fresh memory.
-            self.set(0, FEATURES & EVENT_IDX)?;
+            self.set(0, EVENT_IDX)?;
             self.set(PLACES_AT, self.size)?;
             self.set(LAST_AT, 0u16)?;
             self.set(USED_AT, used)?;
@@ -150,6 +174,9 @@ impl Track {
     pub(super) fn begin(&self, head: u16) -> Result<(), Broken> {
         let (place, number) = (self.place(head)?, self.number.get());
         self.number.set(number.wrapping_add(1));
+        if mutant!("serve.taken-before-its-number") {
+            self.set(place, 1u8)?;
+        }
         self.set(place + NUMBER_AT, number)?;
         self.set(place, 1u8)
     }
@@ -163,6 +190,9 @@ impl Track {
 
     /// The guest was told, of so many by now.
     pub(super) fn ended(&self, head: u16, used: u16) -> Result<(), Broken> {
+        if mutant!("serve.told-before-it-ended") {
+            self.set(USED_AT, used)?;
+        }
         self.set(self.place(head)?, 0u8)?;
         self.set(USED_AT, used)
     }

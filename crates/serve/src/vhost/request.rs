@@ -88,6 +88,11 @@ impl Request {
             1..=BYTES_MAX => range(sector, bytes),
             _ => Err(Refused::Failed),
         };
+        let changes =
+            matches!(kind, VIRTIO_BLK_T_OUT | VIRTIO_BLK_T_DISCARD | VIRTIO_BLK_T_WRITE_ZEROES);
+        if changes && export.is_read_only() {
+            return Err(Refused::Failed);
+        }
         match kind {
             VIRTIO_BLK_T_IN => Ok(Request::Read(data(room)?)),
             VIRTIO_BLK_T_OUT => Ok(Request::Write(data(given)?)),
@@ -199,7 +204,7 @@ impl Request {
 
     /// Only a write below can be durable by itself.
     async fn settle(&self, cx: &Cx, export: &Export, through: bool) -> Result<(), Refused> {
-        match through {
+        match through && !mutant!("serve.ring-trim-not-through") {
             true => export.flush(cx).await.map_err(failed),
             false => Ok(()),
         }

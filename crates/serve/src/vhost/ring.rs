@@ -51,6 +51,11 @@ pub(super) struct Ring {
     track: RefCell<Option<Track>>,
 }
 
+/// What is read of memory that the front end has taken away is no queue.
+fn is_there(memory: &Memory) -> Result<(), Broken> {
+    if memory.is_lost() { Err(Broken) } else { Ok(()) }
+}
+
 /// The head of a chain, and the chain where it is one.
 pub(super) struct Taken {
     pub(super) head: u16,
@@ -135,13 +140,14 @@ impl Ring {
         }
         let mut queue = self.queue.borrow_mut();
         queue.set_ready(true);
-        if !queue.is_valid(memory) {
+        if !queue.is_valid(&memory.mapped) {
             return Err(Broken);
         }
         if self.is_begun.replace(true) {
             return Ok(true);
         }
-        let used = queue.used_idx(memory, Ordering::Acquire)?.0;
+        let used = queue.used_idx(&memory.mapped, Ordering::Acquire)?.0;
+        is_there(memory)?;
         queue.set_next_used(used);
         let mut again = self.again.borrow_mut();
         again.clear();
@@ -160,11 +166,12 @@ impl Ring {
         let mut again = self.again.borrow_mut();
         let head = match again.pop_front() {
             Some(head) => head,
-            None => match queue.iter(memory)?.next() {
+            None => match queue.iter(&memory.mapped)?.next() {
                 Some(chain) => chain.head_index(),
-                None => return Ok(None),
+                None => return is_there(memory).map(|()| None),
             },
         };
+        is_there(memory)?;
         // One more than there are places: some head came twice.
         if head >= queue.size() || self.under_way.get() >= queue.size() {
             return Err(Broken);
@@ -179,12 +186,13 @@ impl Ring {
 
     /// Has the guest ring for what comes. True where something has come already.
     pub(super) fn listen(&self, memory: &Memory) -> Result<bool, Broken> {
-        Ok(self.queue.borrow_mut().enable_notification(memory)?)
+        let has_come = self.queue.borrow_mut().enable_notification(&memory.mapped)?;
+        is_there(memory).map(|()| has_come)
     }
 
     /// The guest need not ring: somebody looks.
     pub(super) fn look(&self, memory: &Memory) -> Result<(), Broken> {
-        Ok(self.queue.borrow_mut().disable_notification(memory)?)
+        Ok(self.queue.borrow_mut().disable_notification(&memory.mapped)?)
     }
 
     /// A request has ended, and the guest has got so many bytes.
@@ -195,11 +203,13 @@ impl Ring {
         if let Some(track) = &*track {
             track.ends(head)?;
         }
-        queue.add_used(memory, head, bytes)?;
+        queue.add_used(&memory.mapped, head, bytes)?;
+        // The guest was not told of it: the next server does it once more.
+        is_there(memory)?;
         if let Some(track) = &*track {
             track.ended(head, queue.next_used())?;
         }
-        if queue.needs_notification(memory)? {
+        if queue.needs_notification(&memory.mapped)? {
             self.ring();
         }
         Ok(())

@@ -7,16 +7,18 @@ use super::inflight::{Region, Track};
 use super::request::{Refused, Request};
 use super::{Memory, QUEUES};
 use crate::Export;
+use crate::noting::Noting;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_testkit::ram::Ram;
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Bytes, GuestAddress};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 const BASE: u64 = 0x10000;
 const BYTES: u64 = 0x20000;
@@ -26,7 +28,8 @@ const WRITES: u16 = 2;
 const INDIRECT: u16 = 4;
 
 fn memory() -> Memory {
-    Memory::from_ranges(&[(GuestAddress(BASE), BYTES as usize)]).expect("memory")
+    let mapped = GuestMemoryMmap::from_ranges(&[(GuestAddress(BASE), BYTES as usize)]);
+    Memory::new(mapped.expect("memory")).expect("a range")
 }
 
 fn export() -> Export {
@@ -161,6 +164,140 @@ fn what_was_under_way_is_known_to_the_next_server_in_its_order() {
     assert_eq!(again(&region).left(SIZE, 9), Ok(vec![5, 0, 1]));
     assert!(second.begin(SIZE).is_err(), "no such place");
     assert_eq!(region.track(0, SIZE).left(SIZE, 0), Ok(vec![]), "another queue");
+}
+
+/// The server dies between any two words that it writes there. What is known then is a request that
+/// was taken, in its order, until the guest was told of its end, and never after that.
+#[test]
+fn a_server_may_die_between_any_two_words() {
+    for dies in 0.. {
+        let region = Region::new(2, SIZE).expect("memory");
+        let track = region.track(1, SIZE);
+        assert_eq!(track.left(SIZE, 0), Ok(vec![]));
+        // Places that were used before have their numbers of then.
+        for (n, head) in [9, 5, 2].into_iter().enumerate() {
+            track.begin(head).expect("a place");
+            track.ends(head).expect("a place");
+            track.ended(head, n as u16 + 1).expect("a place");
+        }
+        track.left.set(dies);
+        let mut used = 3;
+        // What is certainly under way, and what may be.
+        let (mut sure, mut maybe) = (Vec::new(), None);
+        let mut steps = || {
+            for head in [5, 2, 9] {
+                maybe = Some(head);
+                track.begin(head)?;
+                (sure, maybe) = ([&sure[..], &[head]].concat(), None);
+            }
+            for head in [2, 9, 5] {
+                track.ends(head)?;
+                // The guest hears of it here, by a word that is not in this memory.
+                used += 1;
+                sure.retain(|left| *left != head);
+                track.ended(head, used)?;
+            }
+            Ok::<_, super::ring::Broken>(())
+        };
+        let lives = steps().is_ok();
+        let left = again(&region).left(SIZE, used).expect("it makes sense");
+        let with = maybe.map(|head| [&sure[..], &[head]].concat());
+        assert!(left == sure || Some(&left) == with.as_ref(), "{dies}: {left:?}, not {sure:?}");
+        if lives {
+            return;
+        }
+    }
+}
+
+/// What a guest is shown of a disk that is served read-only, and what it may ask.
+#[test]
+fn a_guest_changes_nothing_of_a_disk_that_is_read_only() {
+    use virtio_bindings::virtio_blk::{
+        VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_WRITE_ZEROES,
+    };
+    for is_read_only in [true, false] {
+        let (memory, export) = (memory(), export().read_only(is_read_only));
+        let has = |feature: u32| super::config::features(&export) & 1 << feature != 0;
+        assert_eq!(has(VIRTIO_BLK_F_RO), is_read_only);
+        assert_eq!(has(VIRTIO_BLK_F_DISCARD), !is_read_only);
+        assert_eq!(has(VIRTIO_BLK_F_WRITE_ZEROES), !is_read_only);
+        // Head, 4096 bytes that are read, status.
+        describe(&memory, 0, BASE + 0x4000, 16, NEXT, 1);
+        describe(&memory, 1, BASE + 0x5000, 4096, NEXT, 2);
+        describe(&memory, 2, BASE + 0x6000, 1, WRITES, 0);
+        memory.write_obj(1u32, GuestAddress(BASE + 0x4000)).expect("a place");
+        let chain = walk(&memory, 0).expect("a chain");
+        assert_eq!(Request::of(&chain, &memory, &export).is_ok(), !is_read_only, "a write");
+    }
+}
+
+/// A guest that has no cache has everything durable when it is answered: writes, discards and
+/// zeros.
+#[test]
+fn without_a_cache_everything_is_durable_when_it_is_answered() {
+    use flashlane_ftl::block::BlockOp;
+    use flashlane_rt::{CostTable, Virtual};
+    const RANGE: u64 = BASE + 0x5000;
+    for (kind, flags, through) in
+        [(1, 0, true), (1, 0, false), (11, 0, true), (11, 0, false), (13, 0, true), (13, 1, true)]
+    {
+        let disk = Noting::new(64);
+        let virt = Virtual::new(1, 1, CostTable::zero());
+        let (cx, noting) = (virt.cx(), disk.clone());
+        let main = async move {
+            let (memory, export) = (memory(), Export::new("noting", noting.clone()));
+            let bytes = if kind == 1 { 4096 } else { 16 };
+            describe(&memory, 0, BASE + 0x4000, 16, NEXT, 1);
+            describe(&memory, 1, RANGE, bytes, NEXT, 2);
+            describe(&memory, 2, BASE + 0x6000, 1, WRITES, 0);
+            memory.write_obj(kind as u32, GuestAddress(BASE + 0x4000)).expect("a place");
+            let words = [8u32, 0, 8, flags].map(u32::to_le_bytes).concat();
+            memory.write_slice(&words, GuestAddress(RANGE)).expect("a place");
+            let chain = walk(&memory, 0).expect("a chain");
+            let request = Request::of(&chain, &memory, &export).expect("it makes sense");
+            let buffers = Default::default();
+            let done = request.perform(&cx, &chain, &memory, &export, through, &buffers).await;
+            assert_eq!(done, Ok(0), "{kind} {flags}");
+            let notes = noting.notes();
+            let last = notes.last().expect("it has begun something");
+            assert_eq!(last.fua || last.op == BlockOp::Flush, through, "{kind} {flags}: {notes:?}");
+        };
+        virt.run(main).expect("it ends");
+    }
+}
+
+/// A front end takes its memory away after a request was taken: no byte of it goes to the device.
+#[test]
+fn nothing_is_written_of_memory_that_was_taken_away() {
+    use flashlane_rt::{CostTable, Virtual};
+    let disk = Noting::new(64);
+    let virt = Virtual::new(1, 1, CostTable::zero());
+    let (cx, noting) = (virt.cx(), disk.clone());
+    let main = async move {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).expect("memory"));
+        file.set_len(BYTES).expect("memory");
+        let place = FileOffset::new(file.try_clone().expect("a descriptor"), 0);
+        let map = MmapRegion::from_file(place, BYTES as usize).expect("memory");
+        let part = GuestRegionMmap::new(map, GuestAddress(BASE)).expect("an address");
+        let mapped = GuestMemoryMmap::from_regions(vec![part]).expect("memory");
+        let memory = Memory::new(mapped).expect("a range");
+        let export = Export::new("noting", noting.clone());
+        describe(&memory, 0, BASE + 0x4000, 16, NEXT, 1);
+        describe(&memory, 1, BASE + 0x5000, 4096, NEXT, 2);
+        describe(&memory, 2, BASE + 0x6000, 1, WRITES, 0);
+        memory.write_obj(1u32, GuestAddress(BASE + 0x4000)).expect("a place");
+        let chain = walk(&memory, 0).expect("a chain");
+        let request = Request::of(&chain, &memory, &export).expect("it makes sense");
+        assert!(!memory.is_lost());
+        file.set_len(0).expect("it is cut");
+        let buffers = Default::default();
+        let done = request.perform(&cx, &chain, &memory, &export, false, &buffers).await;
+        assert_eq!((done, noting.notes()), (Err(Refused::Failed), vec![]));
+        assert!(memory.is_lost());
+        assert!(walk(&memory, 0).is_err(), "zeros are no chain");
+        assert!(super::ring::Ring::new().begin(&memory).is_ok(), "nothing is placed there yet");
+    };
+    virt.run(main).expect("it ends");
 }
 
 #[test]

@@ -238,7 +238,8 @@ fn a_snapshot_is_what_a_scan_finds() {
         assert_eq!(quick.did.scanned_sectors, 0);
         let slow = off.look(&kind, "the scan");
         assert!(!slow.did.from_snapshot && slow.did.scanned_sectors > 0, "{}", kind.name);
-        assert_eq!(quick.free_lines, slow.free_lines, "{}", kind.name);
+        // What each life programs when it begins may have opened a line in between.
+        assert!(quick.free_lines.abs_diff(slow.free_lines) <= 1, "{}", kind.name);
     }
 }
 
@@ -446,14 +447,15 @@ fn no_root_is_left_when_a_life_begins() {
         }
         for readable in [true, false] {
             let (mut off, ..) = first_life(&kind, None, &Moments::default());
-            assert_eq!(roots(&off.ssd), 1, "{}", kind.name);
+            assert_eq!(roots(&off.ssd), 2, "{}", kind.name);
             let places = snapshot_places(&off.ssd);
-            let bodies = places.iter().filter(|at| at.1 == *b"FLps");
-            let body = bodies.max_by_key(|at| at.2).expect("a body").0;
-            // Where it may be a root it is looked at for that first.
-            let end = off.ssd.chunk_report(body.pu, body.chunk, 1)[0].write_pointer;
-            let times = if body.sector + 4 == end { 16 } else { 8 };
-            if !readable {
+            let newest = places.iter().map(|at| at.2).max().expect("a snapshot");
+            let bodies = places.iter().filter(|at| at.1 == *b"FLps" && at.2 == newest);
+            for body in bodies.filter(|_| !readable).map(|at| at.0) {
+                // Eight tries at once, and in each round over time. Where it may be a root it is looked at for
+                // that first.
+                let end = off.ssd.chunk_report(body.pu, body.chunk, 1)[0].write_pointer;
+                let times = if body.sector + 4 == end { 48 } else { 40 };
                 let plan = format!(
                     "[[fault]]\nkind = \"read_uncorrectable\"\ntimes = {times}\n\
                      at = \"pu {} chunk {} sector {}\"\n",
@@ -551,16 +553,20 @@ fn a_sector_of_another_snapshot_is_not_taken() {
     let newest = all.iter().map(|r| r.3).max().expect("a snapshot");
     // The root's unit holds copies of it that nobody reads.
     let all = all.into_iter().filter(|r| bytes[r.0..r.0 + 4] != *b"FLpr");
+    // Infos are read only where a chunk has gone offline.
+    let all = all.filter(|r| bytes[r.0..r.0 + 4] != *b"FLpi");
     let (new, old): (Vec<_>, Vec<_>) = all.partition(|r| r.3 == newest);
     let mut tried = 0;
-    for (content, oob, ..) in new {
-        // Magic, number and capacity, as the sector that is to be there.
+    for (content, ..) in &new {
+        // Magic, number and capacity, as the sector that is to be there, in all its copies.
         let like = |at: usize| (bytes[at..at + 4].to_vec(), bytes[at + 12..at + 24].to_vec());
-        for (other, record, ..) in old.iter().filter(|r| like(r.0) == like(content)) {
-            let mut bytes = bytes.clone();
-            bytes.copy_within(*other..other + 4096, content);
-            bytes.copy_within(*record..record + Oob::BYTES, oob);
-            let did = off(bytes, &held).look(&kind, "a sector of another snapshot").did;
+        for (other, record, ..) in old.iter().filter(|r| like(r.0) == like(*content)) {
+            let mut changed = bytes.clone();
+            for (copy, oob, ..) in new.iter().filter(|r| like(r.0) == like(*content)) {
+                changed.copy_within(*other..other + 4096, *copy);
+                changed.copy_within(*record..record + Oob::BYTES, *oob);
+            }
+            let did = off(changed, &held).look(&kind, "a sector of another snapshot").did;
             assert!(!did.from_snapshot, "{did:?}");
             tried += 1;
         }
@@ -616,7 +622,8 @@ fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
     newest.into_values().filter_map(two).collect()
 }
 
-/// A byte of a snapshot that is not what was written: the mount scans, and loses nothing.
+/// A byte of a snapshot that is not what was written: the mount takes the other copy, and where that is
+/// changed as well it scans, and loses nothing.
 #[test]
 fn a_damaged_snapshot_is_not_taken() {
     let kind = kind("a window, volatile");
@@ -625,20 +632,32 @@ fn a_damaged_snapshot_is_not_taken() {
     let bytes = file.bytes();
     let sectors: Vec<_> = records(&bytes).into_iter().filter(|r| r.2 == LBA_SNAPSHOT).collect();
     assert!(sectors.len() > 6, "{sectors:?}");
-    let mut refused = BTreeMap::new();
-    let changes =
-        sectors.iter().flat_map(|(content, oob, ..)| [content + 70, content + 5, oob + 7]);
-    for at in changes.map(Some).chain([None]) {
+    let like = |at: usize| (bytes[at..at + 4].to_vec(), bytes[at + 12..at + 16].to_vec());
+    let mut copies: BTreeMap<_, Vec<(usize, usize)>> = BTreeMap::new();
+    for (content, oob, ..) in &sectors {
+        copies.entry(like(*content)).or_default().push((*content, *oob));
+    }
+    let look = |changed: &[usize]| {
         let mut bytes = bytes.clone();
-        if let Some(at) = at {
-            bytes[at] ^= 0x10;
+        changed.iter().for_each(|at| bytes[*at] ^= 0x10);
+        off(bytes, &held).look(&kind, &format!("bytes {changed:?} changed")).did
+    };
+    assert!(look(&[]).from_snapshot, "without a change");
+    let mut refused = BTreeMap::new();
+    for ((magic, _), all) in copies {
+        let one = look(&[all[0].0 + 70]);
+        assert!(one.from_snapshot, "{all:?}: {one:?}");
+        type Place = fn(&(usize, usize)) -> usize;
+        let places: [Place; 3] = [|at| at.0 + 70, |at| at.0 + 5, |at| at.1 + 7];
+        for place in places {
+            let changed: Vec<usize> = all.iter().map(place).collect();
+            let did = look(&changed);
+            // Infos are read only where a chunk has gone offline.
+            assert_eq!(did.from_snapshot, magic == *b"FLpi", "{magic:?}: {did:?}");
+            *refused.entry(did.no_snapshot).or_insert(0) += 1;
         }
-        let did = off(bytes, &held).look(&kind, &format!("byte {at:?} changed")).did;
-        assert!(at.is_some() || did.from_snapshot, "without a change: {did:?}");
-        *refused.entry(did.no_snapshot).or_insert(0) += 1;
     }
     println!("{refused:?}");
-    // Of the root one copy is read, the others are spare: the padding behind it.
-    let scans: u32 = refused.iter().filter(|(why, _)| why.is_some()).map(|(_, n)| n).sum();
-    assert!(scans >= 9 && refused.contains_key(&Some("there is none")), "{refused:?}");
+    assert!(refused.contains_key(&Some("there is none")), "{refused:?}");
+    assert!(refused.contains_key(&Some("it can't be read")), "{refused:?}");
 }

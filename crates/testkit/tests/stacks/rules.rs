@@ -507,8 +507,10 @@ fn a_mount_does_not_hide_a_loss() {
             life.put(0..400, 1).await;
             life.flush().await;
         });
-        let lost = MountError::Lost { sectors: 1, pu: 0, chunk: 0, sector: 5 };
-        assert_eq!(off.look(&rig, "a loss").err(), Some(lost), "capacitors {capacitors}");
+        let lost = off.look(&rig, "a loss").err();
+        let named =
+            matches!(lost, Some(MountError::Lost { sectors: 1, pu: 0, chunk: 0, sector: 5, .. }));
+        assert!(named, "{lost:?}, capacitors {capacitors}");
         rig.config.accept_lost_sectors = true;
         off.book.clear();
         off.look(&rig, "a loss that is accepted").expect("a mount");
@@ -522,8 +524,9 @@ fn a_life_is_younger_than_all_before_it() {
     let mut rig = rig(false, 0, "", LENIENT);
     for pu in 0..2 {
         for sector in 4..24 {
-            // Eight tries of the scan; the first of the last unit is looked at for a root, twice.
-            let times = if sector == 20 { 24 } else { 8 };
+            // Eight tries at once, and in each of four rounds; the first of the last unit is looked at for a
+            // root as well, and once more at once.
+            let times = if sector == 20 { 88 } else { 40 };
             rig.faults += &format!(
                 "[[fault]]\nkind = \"read_uncorrectable\"\ntimes = {times}\n\
                  at = \"pu {pu} chunk 0 sector {sector}\"\n"

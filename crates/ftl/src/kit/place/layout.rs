@@ -225,11 +225,6 @@ impl Layout {
         regions.flat_map(|r| r.lines.clone())
     }
 
-    /// A clean stop leaves what the controller knew: a drive of several regions leaves nothing.
-    pub(in crate::kit) fn leaves_snapshot(&self) -> bool {
-        self.regions.len() == 1
-    }
-
     /// Positions of a line.
     #[inline]
     pub(in crate::kit) fn positions_of(&self, line: u32) -> Range<u32> {
@@ -265,6 +260,11 @@ impl Layout {
     pub(in crate::kit) fn chunk_numbers(&self) -> u32 {
         let ends = self.regions.iter();
         ends.map(|r| r.place_of(r.lines.len() as u32 - 1).0 + 1).max().unwrap_or(0)
+    }
+
+    /// Chunks, bad ones and those of no region too.
+    pub(in crate::kit) fn chunk_count(&self) -> u32 {
+        self.chunk_numbers() * self.positions
     }
 
     /// The chunk report, by [`Layout::chunk_index`]: `report` gives the chunks of a PU.

@@ -22,6 +22,20 @@ impl Place {
         self.streams.iter().map(|s| s.lines.len()).sum()
     }
 
+    /// This stream writes lines of the main pool.
+    pub(in crate::kit) fn is_of_main(&self, stream: usize) -> bool {
+        self.streams[stream].pool == MAIN
+    }
+
+    /// An open line and an idle position with room in it that is not this one, of any stream of the
+    /// main pool.
+    pub(in crate::kit) fn next_open_elsewhere(&self, avoid: Option<u32>) -> Option<(usize, u32)> {
+        let main = |stream: &usize| self.streams[*stream].pool == MAIN;
+        let open = self.open_chunks().map(|chunk| (chunk.stream, chunk.position));
+        let mut open = open.filter(|(stream, _)| main(stream));
+        open.find(|(_, position)| Some(*position) != avoid && self.idle.has(*position))
+    }
+
     /// Chunks of open lines that have units left.
     pub(in crate::kit) fn open_chunks(&self) -> impl Iterator<Item = OpenChunk> {
         let streams = self.streams.iter().enumerate();

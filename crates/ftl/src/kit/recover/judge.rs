@@ -1,10 +1,9 @@
 //! What is made of a scan: pages, losses, void units, what stands in windows, and the controller.
 //!
-//! Owns: the judgement of what could not be read. Promises: what once was good and can't be read is a
-//! loss that refuses the mount, unless it is accepted; a unit that a program or its failure left
-//! unreadable is void. Never: programs.
+//! Owns: what is taken out of a scan, and what fills the controller; what could not be read is judged in
+//! `loss.rs`. Promises: the newest page of each number that can be read counts. Never: programs.
 
-use flashlane_base::{Location, mutant};
+use flashlane_base::mutant;
 use flashlane_ocssd::device::ChunkState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +15,8 @@ use super::super::place::Place;
 use super::super::{Controller, Room};
 use super::scan::{Claim, Found};
 use super::sectors::read_page;
-use super::{Mount, MountError, window_of};
+use super::{Mount, window_of};
+use crate::patience::read_again;
 
 /// Units that a former life has programmed and the medium can't give back yet.
 #[derive(Default)]
@@ -28,8 +28,8 @@ pub(super) struct Standing {
 }
 
 impl Mount<'_> {
-    /// Takes in what the newest pages say; returns the sectors whose content is lost. A page that
-    /// can't be read counts as unreadable like any other sector.
+    /// Takes in what the newest pages say; returns the sectors whose content is lost. A page of which no
+    /// copy can be read counts as unreadable like any other sector.
     pub(super) async fn read_pages(
         &self,
         pages: &mut Pages,
@@ -37,42 +37,67 @@ impl Mount<'_> {
         dump: Option<&Dump>,
     ) -> Vec<u32> {
         let mut lost = Vec::new();
+        let mut left = Vec::new();
         for page in 0..pages.count() {
-            let claim = found.newest[pages.lba(page) as usize];
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
-            let mut bytes = None;
-            if claim.at != NIL {
-                let whole = read_page(self.cx, &self.medium, claim.at).await;
-                let whole = whole.filter(|bytes| pages.check(page, bytes).is_some());
-                match whole {
-                    Some(_) => pages.found(page, claim.at),
-                    None => drop(found.unreadable.insert(claim.at)),
-                }
-                bytes = whole;
+            if !self.read_newest(pages, found, page, saved.is_some(), &mut lost).await {
+                left.push(page);
             }
             if let Some((_, saved)) = saved {
-                bytes = Some(saved.clone());
                 pages.touch(page);
+                take_page(pages, found, page, saved, &mut lost);
             }
-            let Some(bytes) = bytes else {
-                continue;
-            };
-            let Some(stamp) = pages.check(page, &bytes) else {
-                continue;
-            };
-            pages.read(page, &bytes, |lba, said| {
-                let claim = &mut found.newest[lba as usize];
-                let older = claim.stamp > stamp && !mutant!("kit.old-trim-counts");
-                if said == Said::Nothing || older || mutant!("kit.trims-not-read") {
-                    return;
+        }
+        let again = async |left: Vec<u32>| {
+            let mut still = Vec::new();
+            for page in left {
+                let saved = dump.is_some_and(|d| d.pages.iter().any(|(of, _)| *of == page));
+                if !self.read_newest(pages, found, page, saved, &mut lost).await {
+                    still.push(page);
                 }
-                *claim = Claim { stamp, at: NIL };
-                if said == Said::Lost && !mutant!("kit.loss-read-as-trim") {
-                    lost.push(lba);
-                }
-            });
+            }
+            still
+        };
+        let left = match mutant!("kit.mount-without-patience") {
+            true => left,
+            false => read_again(self.cx, left, again).await,
+        };
+        for page in left {
+            found.unreadable.insert(found.newest[pages.lba(page) as usize].at);
         }
         lost
+    }
+
+    /// Reads the newest page of a number, from the first of its copies that is whole, and takes in what it
+    /// says, unless a newer one was `saved`. False if there are copies and none can be read.
+    async fn read_newest(
+        &self,
+        pages: &mut Pages,
+        found: &mut Found,
+        page: u32,
+        saved: bool,
+        lost: &mut Vec<u32>,
+    ) -> bool {
+        let lba = pages.lba(page);
+        let claim = found.newest[lba as usize];
+        if claim.at == NIL {
+            return true;
+        }
+        let equal = found.equal.iter().filter(|e| (e.0, e.1) == (lba, claim.stamp));
+        let copies: Vec<u32> = equal.map(|e| e.2).collect();
+        for at in std::iter::once(claim.at).chain(copies) {
+            let whole = read_page(self.cx, &self.medium, at).await;
+            let Some(bytes) = whole.filter(|bytes| pages.check(page, bytes).is_some()) else {
+                continue;
+            };
+            pages.found(page, at);
+            found.newest[lba as usize].at = at;
+            if !saved {
+                take_page(pages, found, page, &bytes, lost);
+            }
+            return true;
+        }
+        false
     }
 
     /// The highest stamp that is known of.
@@ -84,54 +109,19 @@ impl Mount<'_> {
 
     /// Was this unit's program cut, or one that may have taken it along? Either way the dump holds
     /// what was in it: a buffer lets go of a unit when the window behind it is programmed.
-    fn was_cut(&self, dump: &Dump, line: u32, position: u32, unit: u32, reach: u32) -> bool {
+    pub(super) fn was_cut(
+        &self,
+        dump: &Dump,
+        line: u32,
+        position: u32,
+        unit: u32,
+        reach: u32,
+    ) -> bool {
         let region = self.layout.of(line);
         let end = unit + reach.next_multiple_of(region.unit) + region.unit;
         let behind = (unit..end.min(region.chunk_sectors)).step_by(region.grain as usize);
         let mut behind = behind.map(|sector| self.layout.sector_at(line, position, sector));
         behind.any(|at| dump.cut.contains(&self.layout.grain_of(at)))
-    }
-
-    /// Decides whether what could not be read is a loss; marks what is none as void. Returns losses, where they
-    /// are accepted.
-    pub(super) fn judge_unreadable(
-        &self,
-        pages: &mut Pages,
-        found: &Found,
-        dump: Option<&Dump>,
-        accept: bool,
-    ) -> Result<Vec<Location>, MountError> {
-        let layout = &self.layout;
-        let mut lost = Vec::new();
-        for at in &found.unreadable {
-            let (line, position, sector) = layout.in_chunk(*at);
-            let (region, chunk) = (layout.of(line), layout.chunk_index(line, position));
-            // A unit may fail in parts; nothing is behind it then but the rest of itself.
-            let (unit, window) = (sector - region.in_unit(sector), window_of(region));
-            let slack = if region.pairs > 0 { window + region.unit } else { 0 };
-            let torn = dump.is_none() && unit + region.unit + slack >= found.data_end[chunk];
-            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, unit, window));
-            if !(torn || cut || !found.any[chunk] || pages.is_void(layout.grain_of(*at))) {
-                lost.push(*at);
-            }
-        }
-        if let Some(first) = lost.first()
-            && !accept
-            && !mutant!("kit.loss-mounted")
-        {
-            let place = layout.location(*first);
-            return Err(MountError::Lost {
-                sectors: lost.len() as u64,
-                pu: place.pu,
-                chunk: place.chunk,
-                sector: place.sector,
-            });
-        }
-        let void = found.unreadable.iter().chain(&self.failed);
-        if !mutant!("kit.torn-unit-not-void") {
-            void.for_each(|at| pages.set_void(layout.grain_of(*at), true));
-        }
-        Ok(lost.into_iter().map(|at| layout.location(at)).collect())
     }
 
     /// Units in the windows of chunks that are written on, which no cut program can have harmed:
@@ -209,12 +199,32 @@ impl Mount<'_> {
     }
 }
 
+/// Takes in what an intact page says.
+fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost: &mut Vec<u32>) {
+    let Some(stamp) = pages.check(page, bytes) else {
+        return;
+    };
+    pages.read(page, bytes, |lba, said| {
+        let claim = &mut found.newest[lba as usize];
+        let older = claim.stamp > stamp && !mutant!("kit.old-trim-counts");
+        if said == Said::Nothing || older || mutant!("kit.trims-not-read") {
+            return;
+        }
+        *claim = Claim { stamp, at: NIL };
+        if said == Said::Lost && !mutant!("kit.loss-read-as-trim") {
+            lost.push(lba);
+        }
+    });
+}
+
 impl Controller {
-    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
+    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold. With
+    /// `older`, what was found of a host's sector may be older than what can't be read, unless its stamp is
+    /// as high: it is lost.
     pub(super) fn take_in(
         &mut self,
         found: &Found,
-        lost: &[u32],
+        (lost, older): (&[u32], Option<(u64, u32)>),
         (dump, readable): (Option<&Dump>, &BTreeSet<u32>),
         standing: &Standing,
     ) -> Room {
@@ -262,6 +272,9 @@ impl Controller {
                 continue;
             }
             let host = lba < self.map.capacity();
+            if older.is_some_and(|(stamp, host)| lba < host && claim.stamp < stamp) {
+                continue;
+            }
             if !host && self.pages.at(lba - self.map.capacity()) != Some(claim.at) {
                 continue;
             }
@@ -275,8 +288,17 @@ impl Controller {
             let line = self.place.layout.line_of(claim.at);
             self.place.line_mut(line).valid += 1;
         }
+        if let Some((stamp, host)) = older {
+            let may_be = |lba: &u32| found.newest[*lba as usize].stamp < stamp;
+            for lba in (0..host).filter(may_be) {
+                if matches!(self.map.get(lba), Entry::Unmapped) {
+                    self.map.set(lba, Entry::Poisoned);
+                    self.pages.touch_trims(lba, lba + 1);
+                }
+            }
+        }
         // All that counts was found elsewhere, on the medium: such lines may be all the room there is.
-        self.place.erase_empty_lines();
+        self.place.erase_empty_lines(self.barrier_after_now());
         room
     }
 }

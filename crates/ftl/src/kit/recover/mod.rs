@@ -9,25 +9,27 @@
 //!    (`resume.rs`), and what follows is left out, up to 6. Otherwise:
 //! 1. The chunk report. Without a dump, open chunks are padded from their write pointers: what lies
 //!    in a read-back window or an open pair can be read behind that only.
-//! 2. The records of all written sectors, PUs side by side. A sector that fails is tried
-//!    eight times (`sectors.rs`).
+//! 2. The records of all written sectors, PUs side by side. What fails is tried again, at once and over
+//!    time (`sectors.rs`).
 //! 3. The newest copy of each page (`pages.rs`); a dump's are newer than the medium's.
 //! 4. Per logical sector the highest stamp counts, whether it is a copy's, a page's or a dump's. At
 //!    equal stamps the contents are equal: a dump's, else a copy that verifies.
 //! 5. What could not be read. It is no loss where a program was cut or had failed, or is behind
-//!    everything that its chunk holds (a torn program), or a whole chunk (a torn erase). Such units
-//!    are marked void from now on, because data will be written behind them. Anything else once was
-//!    good: nobody knows whose it was, so an older copy of it would pass for its content. The mount
-//!    is refused ([`MountError::Lost`]) unless [`DriveConfig::accept_lost_sectors`].
+//!    everything that its chunk holds (a torn program), nor in a chunk that is bad or has been erased.
+//!    Such units are marked void from now on, because data will be written behind them. Anything else
+//!    once was good: nobody knows whose it was, so an older copy of it would pass for its content. The
+//!    mount is refused ([`MountError::Lost`]) unless [`DriveConfig::accept_lost_sectors`]; then all that
+//!    may be older is lost.
 //! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
 //!    program may have harmed it, and is not programmed again; nor is what a chunk has that was full, or
 //!    that a cut program has filled: it can be read. The stamps of this life are above
 //!    all that were ever given out.
 //! 7. Without capacitors: void units and the new life are made durable. Then the host may write.
 //!
-//! `scan.rs` has 2 and 4, `judge.rs` 3, 5 and what fills the controller.
+//! `scan.rs` has 2 and 4, `judge.rs` 3 and what fills the controller, `loss.rs` 5.
 
 mod judge;
+mod loss;
 mod resume;
 mod scan;
 mod sectors;
@@ -36,6 +38,7 @@ use flashlane_base::{Location, Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Device, Flags};
 use flashlane_ocssd::device::{Gather, Request};
 use flashlane_rt::Cx;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::buffer::Sizes;
@@ -47,6 +50,7 @@ use super::{
     Controller, CreateError, DriveConfig, DriveFtl, Frame, LIFE_SHIFT, Parts, Phase, Room, read,
     sync,
 };
+use crate::layer::LostSectors;
 use crate::log::format::{LBA_PADDING, Oob};
 use sectors::Medium;
 
@@ -83,20 +87,27 @@ pub enum MountError {
         /// Logical sectors, by the configuration.
         capacity: u64,
     },
-    /// The host could not give a sector of the device's image. What it holds may be younger than what
-    /// can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
+    /// The host could not give a sector of the device's image, or did not take one of padding, without
+    /// which others can't be read. What these hold may be younger than what can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
-        "the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
-         its disk fails; older copies of what it holds would be taken for it"
+        "the host can't give or take sector {sector} of chunk {chunk} on PU {pu}: the image is \
+         damaged, or its disk is full or fails; older copies of what it holds would be taken for it"
     )]
     Host { pu: u32, chunk: u32, sector: u32 },
     /// Sectors that were good once can't be read, and nothing says whose they were.
     /// [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
-        "{sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
-         PU {pu}; older copies of what they held would be taken for it"
+        "up to {sectors} sectors are lost, the first is sector {sector} of chunk {chunk} on PU {pu} \
+         ({places}); older copies of what they held would be taken for it"
     )]
-    Lost { sectors: u64, pu: u32, chunk: u32, sector: u32 },
+    Lost {
+        sectors: u64,
+        pu: u32,
+        chunk: u32,
+        sector: u32,
+        /// Dead PUs and chunks, in words.
+        places: String,
+    },
 }
 
 /// What a mount did.
@@ -107,9 +118,15 @@ pub struct Recovery {
     pub no_snapshot: Option<&'static str>,
     /// Sectors whose records were read.
     pub scanned_sectors: u64,
-    /// Sectors that were good once and can't be read, where [`DriveConfig::accept_lost_sectors`] made nothing
-    /// of it.
-    pub lost: Vec<Location>,
+    /// Sectors that were good once and can't be read, where [`DriveConfig::accept_lost_sectors`] has the device
+    /// mounted all the same: the first of each place, and how many.
+    pub lost: Vec<(Location, u32)>,
+    /// Logical sectors that are lost.
+    pub lost_sectors: Vec<LostSectors>,
+    /// Units that count as torn by a power cut.
+    pub torn_units: u64,
+    /// Nothing says which chunks were erased or bad when the device was used last.
+    pub unnoted: bool,
     /// The first that the host could not give, likewise.
     pub host_failed: Option<Location>,
     pub padded_sectors: u64,
@@ -132,6 +149,8 @@ struct Mount<'a> {
     padded: (u64, u64),
     /// Sectors of padding whose program failed.
     failed: Vec<u32>,
+    /// Positions that nothing is programmed to before the host may write.
+    aside: Vec<u32>,
     report: Recovery,
     /// When the step began that is under way.
     began: Ns,
@@ -160,6 +179,7 @@ impl DriveFtl {
             chunks: Vec::new(),
             padded: (0, 0),
             failed: Vec::new(),
+            aside: Vec::new(),
             device: device.clone(),
             medium: Medium::new(device.clone(), layout.clone()),
             layout: layout.clone(),
@@ -170,36 +190,39 @@ impl DriveFtl {
         mount.take_stock();
         mount.check_modes()?;
         let grains = layout.grains();
-        let mut pages = Pages::new(capacity as u32, grains);
+        let mut pages = mount.new_pages();
         // Of a device that was stopped all is on the medium, and a dump says no more than that.
         let last_stamp = dump.map_or(0, |d| d.stamp);
         let dump = dump.filter(|d| !d.stopped);
         if dump.is_some() && !mutant!("kit.snapshot-despite-dump") {
             mount.report.no_snapshot = Some("the power went while the device was in use");
-        } else if !layout.leaves_snapshot() {
-            mount.report.no_snapshot = Some("a drive of several regions leaves none");
         } else {
-            let shape = Shape::new(capacity as u32, pages.count(), &layout);
+            let shape = Shape::new(capacity as u32, &pages, &layout);
             let rest = mount.find_rest(shape).await;
             mount.check_host(&config)?;
             match rest {
                 Ok(rest) => {
                     let stamp = rest.stamp().max(last_stamp);
                     rest.tell_pages(&mut pages, grains, &layout);
+                    // A mark whose program failed: data will be written behind it.
+                    let failed =
+                        mount.failed.iter().filter(|_| !mutant!("kit.failed-mark-not-void"));
+                    failed.for_each(|at| pages.set_void(layout.grain_of(*at), true));
                     mount.forget_erased_voids(&mut pages);
                     let place = rest.place(&mount, plan);
                     let parts = Parts { sizes, place, capacity, host };
                     let fill = |c: &mut Controller| c.take_rest(rest, layout.sectors.into());
-                    return Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await);
+                    return Ok(mount.bring_up(&config, parts, (pages, stamp), fill, None).await);
                 }
                 Err(why) => mount.report.no_snapshot = Some(why),
             }
             mount.step("look for a snapshot");
         }
         mount.close_windows(dump).await;
-        if dump.is_none() && layout.leaves_snapshot() && !mutant!("kit.roots-not-outdated") {
+        if dump.is_none() && !mutant!("kit.roots-not-outdated") {
             mount.outdate_roots().await;
         }
+        mount.check_host(&config)?;
         mount.step("pad open chunks");
         let mut found = mount.scan(pages.count(), dump).await;
         mount.check_host(&config)?;
@@ -210,14 +233,19 @@ impl DriveFtl {
             return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
         }
         mount.step("scan records");
+        // A die may have died under the reads.
+        mount.take_stock();
         mount.choose_equal(&mut found).await;
         let lost = mount.read_pages(&mut pages, &mut found, dump).await;
         mount.step("read pages");
         let readable = mount.readable_of(&found, dump).await;
         mount.check_host(&config)?;
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
-        mount.report.lost =
-            mount.judge_unreadable(&mut pages, &found, dump, config.accept_lost_sectors)?;
+        let how = (config.accept_lost_sectors, config.capacitors);
+        let losses = mount.judge_unreadable(&mut pages, &found, dump, how)?;
+        mount.report.lost = mount.lost_places(&losses);
+        let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older"))
+            .then_some((stamp.max(1), host as u32));
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
@@ -228,9 +256,13 @@ impl DriveFtl {
         let standing = mount.standing(&place, dump);
         mount.void_the_rest(&mut pages, dump, &standing);
         mount.forget_erased_voids(&mut pages);
-        let fill = |c: &mut Controller| c.take_in(&found, &lost, (dump, &readable), &standing);
+        if !config.capacitors {
+            mount.aside = mount.torn_ends(&found, &place);
+        }
+        let lost = (&lost[..], older);
+        let fill = |c: &mut Controller| c.take_in(&found, lost, (dump, &readable), &standing);
         let parts = Parts { sizes, place, capacity, host };
-        Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await)
+        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, older).await)
     }
 }
 
@@ -256,11 +288,18 @@ fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), M
 }
 
 impl Mount<'_> {
+    /// Pages that say nothing yet.
+    fn new_pages(&self) -> Pages {
+        let layout = &self.layout;
+        Pages::new(self.capacity as u32, layout.grains(), layout.chunk_count())
+    }
+
     fn chunk_index(&self, line: u32, position: u32) -> usize {
         self.layout.chunk_index(line, position)
     }
 
-    /// What the host could not give is not torn, nor gone: what it holds counts, and nobody knows it.
+    /// A sector that the host could not give is not torn, nor gone: what it holds counts, and nobody knows
+    /// it. Without the padding that it did not take, what lies in front of that can't be read.
     fn check_host(&self, config: &DriveConfig) -> Result<(), MountError> {
         let failed = self.medium.host_failed().filter(|_| !config.accept_lost_sectors);
         let Some(at) = failed.filter(|_| !mutant!("kit.host-fault-is-torn")) else {
@@ -295,34 +334,42 @@ impl Mount<'_> {
     /// Pads open chunks: to the end of a unit whose program was cut in parts and, without a dump,
     /// until everything in them can be read.
     async fn close_windows(&mut self, dump: Option<&Dump>) {
-        let mut joins = Vec::new();
-        for position in 0..self.layout.positions {
-            let mut work = Vec::new();
-            for line in self.layout.lines_at(position) {
-                let region = self.layout.of(line);
-                let info = self.chunks[self.chunk_index(line, position)];
-                let resumed = dump.is_none_or(|d| d.open.contains(&line));
-                if info.state != ChunkState::Open || !resumed {
-                    continue;
-                }
-                let padded = dump.is_none() && !mutant!("kit.window-not-padded");
-                let window = if padded { window_of(region) } else { 0 };
-                let end = info.write_pointer.next_multiple_of(region.grain) + window;
-                let end = end.min(region.chunk_sectors);
-                if end > info.write_pointer {
-                    work.push((line, info.write_pointer, end));
-                }
+        // Per position: (line, from sector, to sector) of each chunk.
+        let mut work = vec![VecDeque::new(); self.layout.positions as usize];
+        for (line, position) in self.layout.chunks() {
+            let region = self.layout.of(line);
+            let info = self.chunks[self.chunk_index(line, position)];
+            let resumed = dump.is_none_or(|d| d.open.contains(&line));
+            if info.state != ChunkState::Open || !resumed {
+                continue;
             }
-            if !work.is_empty() {
-                let (device, layout) = (self.device.clone(), self.layout.clone());
-                let job = pad_chunks(self.cx.clone(), device, layout, position, work);
-                joins.push(self.cx.spawn_join(job));
+            let padded = dump.is_none() && !mutant!("kit.window-not-padded");
+            let window = if padded { window_of(region) } else { 0 };
+            let end = info.write_pointer.next_multiple_of(region.grain) + window;
+            let end = end.min(region.chunk_sectors);
+            if end > info.write_pointer {
+                work[position as usize].push_back((line, info.write_pointer, end));
             }
         }
-        for join in joins {
-            let (padded, failed) = join.await;
-            self.padded = (self.padded.0 + padded.0, self.padded.1 + padded.1);
-            self.failed.extend(failed);
+        // The chunks of a line at the same time: so a mount that is cut leaves the same in all of them.
+        while let Some(next) = work.iter().filter_map(|w| w.front()).map(|w| w.0).min() {
+            let single = self.layout.of(next).width == 1;
+            let mut joins = Vec::new();
+            for (position, work) in (0..).zip(&mut work) {
+                let due = work.front().is_some_and(|w| single || w.0 == next);
+                if !due {
+                    continue;
+                }
+                joins.extend(work.pop_front().map(|due| {
+                    let job = pad_chunk(self.cx.clone(), self.medium.clone(), position, due);
+                    self.cx.spawn_join(job)
+                }));
+            }
+            for join in joins {
+                let (padded, failed) = join.await;
+                self.padded = (self.padded.0 + padded.0, self.padded.1 + padded.1);
+                self.failed.extend(failed);
+            }
         }
         self.take_stock();
     }
@@ -341,6 +388,7 @@ impl Mount<'_> {
         mut parts: Parts,
         (pages, stamp): (Pages, u64),
         fill: impl FnOnce(&mut Controller) -> Room,
+        older: Option<(u64, u32)>,
     ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
@@ -364,9 +412,13 @@ impl Mount<'_> {
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
+            self.report.lost_sectors = c.lost_sectors(older.is_some());
             if !config.capacitors {
                 c.phase = Phase::Mounting;
-                c.pages.touch(0);
+                c.pages.touch_notes();
+                c.place.set_aside(&self.aside);
+                // What is lost is noted before the chunks where it was.
+                c.barriers.notes_along = self.report.lost_sectors.is_empty();
             }
         }
         self.step("fill the map");
@@ -374,10 +426,12 @@ impl Mount<'_> {
         ftl.start_tasks(cx, movers);
         if !config.capacitors && !mutant!("kit.life-not-durable") {
             ftl.sync(cx).await;
+            ftl.rest_without_spare(cx).await;
             self.step("begin a life");
         }
         let mut c = ftl.controller.lock();
         c.phase = Phase::Running;
+        c.place.use_again(&self.aside);
         self.report.padded_sectors = self.padded.0 + self.padded.1;
         let failed = self.medium.host_failed();
         self.report.host_failed = failed.map(|at| self.layout.location(at));
@@ -387,35 +441,36 @@ impl Mount<'_> {
     }
 }
 
-/// Programs padding on one PU: (line, from sector, to sector) each. Returns how many sectors were
+/// Programs padding in a chunk of one PU, (line, from sector, to sector). Returns how many sectors were
 /// programmed in the native mode and in SLC mode, and the physical sectors that failed.
-async fn pad_chunks(
+async fn pad_chunk(
     cx: Cx,
-    device: Arc<dyn Device>,
-    layout: Layout,
+    medium: Medium,
     position: u32,
-    work: Vec<(u32, u32, u32)>,
+    (line, from, end): (u32, u32, u32),
 ) -> ((u64, u64), Vec<u32>) {
+    let (device, layout) = (&*medium.device, &medium.layout);
     let (mut padded, mut failed) = ((0, 0), Vec::new());
-    for (line, from, end) in work {
-        let mut at = from;
-        while at < end {
-            let region = layout.of(line);
-            let n = (region.unit - region.in_unit(at)).min(end - at);
-            let done = pad(&cx, &*device, &layout, line, position, at, n).await;
-            let status = |i: u32| done.status(i as usize);
-            let moved = (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
-            match layout.is_slc(line) {
-                true => padded.1 += moved,
-                false => padded.0 += moved,
-            }
-            let bad = (0..n).filter(|i| !status(*i).is_ok());
-            failed.extend(bad.map(|i| layout.sector_at(line, position, at + i)));
-            if !(0..n).all(|i| status(i).moved_pointer()) {
-                break;
-            }
-            at += n;
+    let mut at = from;
+    while at < end {
+        let region = layout.of(line);
+        let n = (region.unit - region.in_unit(at)).min(end - at);
+        let done = pad(&cx, device, layout, line, position, at, n).await;
+        let status = |i: u32| done.status(i as usize);
+        let moved = (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
+        match layout.is_slc(line) {
+            true => padded.1 += moved,
+            false => padded.0 += moved,
         }
+        let place = |i: u32| layout.sector_at(line, position, at + i);
+        if !mutant!("kit.refused-padding-is-torn") {
+            medium.note_refusal(&done, &(0..n).map(place).collect::<Vec<_>>());
+        }
+        failed.extend((0..n).filter(|i| !status(*i).is_ok()).map(place));
+        if !(0..n).all(|i| status(i).moved_pointer()) {
+            break;
+        }
+        at += n;
     }
     (padded, failed)
 }

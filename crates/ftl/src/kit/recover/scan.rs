@@ -7,16 +7,20 @@ use flashlane_base::{VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::super::STAMP_LAST;
 use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::place::Layout;
-use super::sectors::{Medium, read_records, verify};
+use super::sectors::{Medium, read_records, records_again, verify};
 use super::{Mount, window_of};
-use crate::log::format::LBA_LIMIT;
+use crate::log::format::{LBA_LIMIT, LBA_SNAPSHOT};
+use crate::patience::read_again;
+
+/// A logical sector and where copies of it are that have the highest stamp.
+type Copies = (u32, Vec<u32>);
 
 /// The newest copy of a logical sector that was found.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +37,14 @@ pub(super) struct Found {
     pub(super) newest: Vec<Claim>,
     /// Further copies with the stamp of the newest: (logical sector, stamp, physical sector).
     pub(super) equal: Vec<(u32, u64, u32)>,
+    /// Largest stamp of a host's sector.
+    pub(super) host_stamp: u64,
     pub(super) unreadable: BTreeSet<u32>,
     /// Per chunk: its last sector that is a copy of a host's sector, + 1. Pages do not count: those
     /// that say what is void are programmed before anything else, maybe behind a torn unit.
     pub(super) data_end: Vec<u32>,
+    /// Per chunk: its last sector that is of a snapshot, + 1.
+    pub(super) rest_end: Vec<u32>,
     /// Per chunk: something of it could be read.
     pub(super) any: Vec<bool>,
     /// Per line: largest stamp.
@@ -67,8 +75,10 @@ impl Mount<'_> {
             capacity: self.capacity,
             newest: vec![none; self.capacity as usize + pages as usize],
             equal: Vec::new(),
+            host_stamp: 0,
             unreadable: BTreeSet::new(),
             data_end: vec![0; chunks],
+            rest_end: vec![0; chunks],
             any: vec![false; chunks],
             stamp_of_line: vec![0; self.layout.lines as usize],
             foreign: None,
@@ -93,12 +103,18 @@ impl Mount<'_> {
             join.await;
         }
         let found = Arc::into_inner(found).expect("all readers have ended");
-        found.into_inner()
+        let mut found = found.into_inner();
+        let failed: Vec<u32> = found.unreadable.iter().copied().collect();
+        for (at, record) in records_again(self.cx, &self.medium, failed).await {
+            found.unreadable.remove(&at);
+            found.note(&self.layout, at, Some(record));
+        }
+        found
     }
 
     /// Where several copies have the highest stamp, one that verifies.
     pub(super) async fn choose_equal(&self, found: &mut Found) {
-        let mut equal = std::mem::take(&mut found.equal);
+        let mut equal = found.equal.clone();
         if mutant!("kit.equal-not-verified") {
             equal.clear();
         }
@@ -107,23 +123,32 @@ impl Mount<'_> {
             user(*lba) && found.newest[*lba as usize].stamp == *stamp
         };
         let equal: Vec<_> = equal.into_iter().filter(at_top).collect();
-        let first: BTreeSet<(u32, u32)> =
-            equal.iter().map(|e| (e.0, found.newest[e.0 as usize].at)).collect();
-        let first: Vec<(u32, u32)> = first.into_iter().collect();
-        let good = verify(self.cx, &self.medium, self.content_bytes, &first).await;
-        let mut bad: BTreeSet<u32> =
-            first.iter().zip(good).filter(|(_, good)| !good).map(|((lba, _), _)| *lba).collect();
+        // Per logical sector its copies, the one that was found first in front.
+        let mut copies: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (lba, _, at) in equal {
-            if !bad.contains(&lba) {
-                continue;
-            }
-            let other = [(lba, at)];
-            let good = verify(self.cx, &self.medium, self.content_bytes, &other);
-            if good.await[0] {
-                found.newest[lba as usize].at = at;
-                bad.remove(&lba);
-            }
+            copies.entry(lba).or_insert_with(|| vec![found.newest[lba as usize].at]).push(at);
         }
+        let left = self.choose(found, copies.into_iter().collect()).await;
+        read_again(self.cx, left, async |left| self.choose(found, left).await).await;
+    }
+
+    /// Takes for each of these logical sectors the first of its copies that verifies; returns those that
+    /// have none.
+    async fn choose(&self, found: &mut Found, copies: Vec<Copies>) -> Vec<Copies> {
+        let mut left = copies;
+        let most = left.iter().map(|(_, ats)| ats.len()).max().unwrap_or(0);
+        for i in 0..most {
+            let some: Vec<(u32, u32)> =
+                left.iter().filter_map(|(lba, ats)| Some((*lba, *ats.get(i)?))).collect();
+            let good = verify(self.cx, &self.medium, self.content_bytes, &some).await;
+            let mut chosen = BTreeSet::new();
+            for ((lba, at), _) in some.into_iter().zip(good).filter(|(_, good)| *good) {
+                found.newest[lba as usize].at = at;
+                chosen.insert(lba);
+            }
+            left.retain(|(lba, _)| !chosen.contains(lba));
+        }
+        left
     }
 
     /// Physical sectors that a dump holds the content of because they could not be read back yet, and
@@ -182,6 +207,9 @@ impl Found {
         };
         self.any[chunk] = true;
         if lba >= LBA_LIMIT {
+            if lba == LBA_SNAPSHOT {
+                self.rest_end[chunk] = self.rest_end[chunk].max(sector + 1);
+            }
             return;
         }
         let host = lba < self.capacity;
@@ -191,6 +219,7 @@ impl Found {
         };
         if host {
             self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
+            self.host_stamp = self.host_stamp.max(stamp);
         }
         let of_line = &mut self.stamp_of_line[line as usize];
         *of_line = (*of_line).max(stamp);

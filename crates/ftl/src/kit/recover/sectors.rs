@@ -1,9 +1,9 @@
 //! Reading sectors of a device that is being mounted.
 //!
-//! Owns: the read commands of a mount and their repetition. Promises: what it returns as good is what its
-//! record says; a fault that comes and goes decides nothing ([`TRIES`]); what the host could not give is
-//! noted ([`Medium::host_failed`]). Never: judges what could not
-//! be read.
+//! Owns: the read commands of a mount and their repetition, at once ([`TRIES`]) and over time
+//! ([`records_again`], [`Candidates`]). Promises: what it returns as good is what its record says; a fault that
+//! comes and goes, or lasts less than a second, decides nothing; what the host could not give is noted
+//! ([`Medium::host_failed`]). Never: judges what could not be read.
 
 use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Device, Flags, Request};
@@ -16,17 +16,21 @@ use super::super::pages::PAGE_BYTES;
 use super::super::place::Layout;
 use super::super::read;
 use crate::log::format::{LBA_SNAPSHOT, Oob};
+use crate::patience::read_again;
 
 /// Reads of a sector before it counts as unreadable: a fault that comes and goes must not decide
 /// what a device holds.
 const TRIES: u32 = 8;
+
+/// Sectors that are tried as often in each round over time; of more, each is tried once in a round.
+const FEW: usize = 1024;
 
 /// What a mount reads from, and whether the host gave all of it.
 #[derive(Clone)]
 pub(super) struct Medium {
     pub(super) device: Arc<dyn Device>,
     pub(super) layout: Layout,
-    /// The first sector that the host could not give: no try says what it holds.
+    /// The first sector that the host could not give, so no try says what it holds, or take as padding.
     host_failed: Arc<Mutex<Option<u32>>>,
 }
 
@@ -35,7 +39,18 @@ impl Medium {
         Medium { device, layout, host_failed: Arc::default() }
     }
 
-    /// The first physical sector that the host could not give.
+    /// Notes the first physical sector of a command, `ats`, that the host could not give or take.
+    pub(super) fn note_refusal(&self, done: &Completion, ats: &[u32]) {
+        if done.failed == 0 {
+            return;
+        }
+        let failed = (0..).zip(ats).find(|(k, _)| done.status(*k) == Status::HostFault);
+        if let Some((_, at)) = failed {
+            self.host_failed.lock().get_or_insert(*at);
+        }
+    }
+
+    /// The first physical sector that the host could not give or take.
     pub(super) fn host_failed(&self) -> Option<u32> {
         *self.host_failed.lock()
     }
@@ -59,20 +74,48 @@ async fn read_sectors(
     let flags = Flags { cause: Cause::Metadata, ..Flags::default() };
     let request = Request::read(&addrs, content, &mut oob).with(flags).whole(whole);
     let done = device.io(cx, request).await;
-    if done.failed != 0 {
-        let failed = (0..).zip(&ats).find(|(k, _)| done.status(*k) == Status::HostFault);
-        if let Some((_, at)) = failed {
-            medium.host_failed.lock().get_or_insert(*at);
-        }
-    }
+    medium.note_refusal(&done, &ats);
     (done, bytes, oob)
 }
 
 /// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
 pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<(u64, u64)>> {
+    try_records(cx, medium, ats, TRIES).await
+}
+
+/// Reads the records of these sectors once more, which could not be read, and again after a while, as long
+/// as a mount has patience. Returns what could be read: (physical sector, record).
+pub(super) async fn records_again(
+    cx: &Cx,
+    medium: &Medium,
+    failed: Vec<u32>,
+) -> Vec<(u32, (u64, u64))> {
+    let mut found = Vec::new();
+    if mutant!("kit.mount-without-patience") {
+        return found;
+    }
+    read_again(cx, failed, async |left: Vec<u32>| {
+        let tries = if left.len() <= FEW { TRIES } else { 1 };
+        let mut still = Vec::new();
+        for part in left.chunks(VECTOR_MAX) {
+            let records = try_records(cx, medium, part, tries).await;
+            for (at, record) in part.iter().zip(records) {
+                match record {
+                    Some(record) => found.push((*at, record)),
+                    None => still.push(*at),
+                }
+            }
+        }
+        still
+    })
+    .await;
+    found
+}
+
+async fn try_records(cx: &Cx, medium: &Medium, ats: &[u32], tries: u32) -> Vec<Option<(u64, u64)>> {
     let mut records = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
-    for _ in 0..TRIES {
+    for _ in 0..tries {
         let now = left.iter().map(|i| ats[*i]);
         let (done, _, oob) = read_sectors(cx, medium, now, (0, false)).await;
         let mut again = Vec::new();

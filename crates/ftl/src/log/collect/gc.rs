@@ -531,7 +531,7 @@ impl HostFtl {
         let n = batch.n;
         batch.content.resize(n * unit, 0);
         let to = Scatter::new(&mut batch.content, &crate::log::flash::IN_ORDER[..n], unit);
-        let flags = Flags { cause: Cause::Gc, ..crate::log::read::READ };
+        let flags = Flags { cause: Cause::Gc, ..Flags::READ };
         let request = Request::read(&batch.ppas[..n], to, &mut batch.oob[..n]).with(flags);
         let ticket = self.flash.device.submit(cx, request);
         batch.saved = 0;

@@ -541,7 +541,7 @@ impl HostFtl {
         let mut copy = |from: u64, count: u64| {
             self.map.copy_words(from, count, &mut words, |at, entry| {
                 is_buffered |= matches!(entry, Entry::Slot(_));
-                let (word, stamp) = self.word_of(at, entry);
+                let (word, stamp) = self.word_of(at, entry, header.floor);
                 stamps.extend(stamp.map(|stamp| (at, stamp)));
                 word
             });
@@ -605,7 +605,8 @@ impl HostFtl {
     }
 
     /// What a shard stores for an entry that names no place on the medium, and a stamp that is listed.
-    fn word_of(&self, lba: u64, mut entry: Entry) -> (u64, Option<u64>) {
+    /// A poisoned one at the floor or below is one at the floor: nothing between them is alive.
+    fn word_of(&self, lba: u64, mut entry: Entry, floor: u64) -> (u64, Option<u64>) {
         loop {
             match entry {
                 // The last durable copy, never the slot (rule 3). Where there is none, a tombstone
@@ -618,7 +619,7 @@ impl HostFtl {
                     (prev, _) => return (prev, None),
                 },
                 Entry::Poisoned => match self.poisons.lock().get(&lba) {
-                    Some(stamp) => return (POISONED, Some(*stamp)),
+                    Some(stamp) => return (POISONED, Some(*stamp).filter(|s| *s > floor)),
                     None if self.map.is_exclusive() => return (POISONED, Some(0)),
                     None => {}
                 },

@@ -5,6 +5,7 @@
 //! every sector. Never: counts, chooses a place, or knows what the bytes mean.
 
 use crate::log::format::{LBA_ANCHOR, LBA_LOG, Oob};
+use crate::patience::read_again;
 use flashlane_base::{
     Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX, mutant,
 };
@@ -13,6 +14,7 @@ use flashlane_ocssd::device::{
 };
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// 0, 1, 2, ...: sectors of a block that lie one behind the other.
@@ -40,8 +42,10 @@ pub(in crate::log) struct Flash {
     pub(in crate::log) format: PpaFormat,
     /// Address of sector 0 of each chunk of the target.
     pub(in crate::log) chunk_base: Arc<[Ppa]>,
-    /// The first sector, (chunk, sector), that the host could not give.
+    /// The first sector, (chunk, sector), that the host could not give or take.
     host_failed: Arc<Mutex<Option<(u32, u32)>>>,
+    /// Chunks of which a mount has waited for a read in vain.
+    hopeless: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Flash {
@@ -52,10 +56,24 @@ impl Flash {
             format.pack(Location { pu, chunk, sector: 0 })
         };
         let chunk_base = (0..geo.chunks()).map(base).collect();
-        Flash { chunk_base, device, geo, format, host_failed: Arc::default() }
+        let (host_failed, hopeless) = Default::default();
+        Flash { chunk_base, device, geo, format, host_failed, hopeless }
     }
 
-    /// The first sector, (chunk, sector), that the host could not give.
+    /// A mount need not wait for reads of this chunk: it has done so, or for two others of its PU.
+    pub(in crate::log) fn is_hopeless(&self, chunk: u32) -> bool {
+        let hopeless = self.hopeless.lock();
+        let first = chunk / self.geo.chunks_per_pu * self.geo.chunks_per_pu;
+        let of_pu = hopeless.range(first..first + self.geo.chunks_per_pu);
+        hopeless.contains(&chunk) || of_pu.count() > 1
+    }
+
+    /// A mount has waited for reads of this chunk in vain, or it is offline.
+    pub(in crate::log) fn give_up_on(&self, chunk: u32) {
+        self.hopeless.lock().insert(chunk);
+    }
+
+    /// The first sector, (chunk, sector), that the host could not give or take.
     pub(in crate::log) fn host_failed(&self) -> Option<(u32, u32)> {
         *self.host_failed.lock()
     }
@@ -123,9 +141,14 @@ impl Flash {
             && let Some(at) = self.format.unpack(addrs[k])
         {
             let chunk = at.pu * self.geo.chunks_per_pu + at.chunk;
-            self.host_failed.lock().get_or_insert((chunk, at.sector));
+            self.note_host_failure((chunk, at.sector));
         }
         done
+    }
+
+    /// The host could not give this sector, (chunk, sector), or did not take a mount's padding for it.
+    pub(in crate::log) fn note_host_failure(&self, at: (u32, u32)) {
+        self.host_failed.lock().get_or_insert(at);
     }
 
     /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not
@@ -176,6 +199,33 @@ impl Flash {
             }
         }
         false
+    }
+
+    /// [`Flash::read_meta_again`], and over time where it fails: a mount decides by it.
+    pub(in crate::log) async fn read_meta_over_time(
+        &self,
+        cx: &Cx,
+        at: (u32, u32),
+        lba: u64,
+        bytes: &mut [u8],
+    ) -> bool {
+        if self.read_meta_again(cx, at, lba, bytes).await {
+            return true;
+        }
+        if self.is_hopeless(at.0) || mutant!("log.metadata-read-at-once") {
+            return false;
+        }
+        let left = read_again(cx, vec![()], async |left| {
+            match self.read_meta_again(cx, at, lba, bytes).await {
+                true => Vec::new(),
+                false => left,
+            }
+        });
+        let is_good = left.await.is_empty();
+        if !is_good {
+            self.give_up_on(at.0);
+        }
+        is_good
     }
 
     pub(in crate::log) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {

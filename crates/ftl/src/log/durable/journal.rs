@@ -626,7 +626,8 @@ impl HostFtl {
         let Some(chunks) = chunks.filter(|_| !afresh) else {
             return self.replace_anchor(cx, block, anchor.counter).await;
         };
-        let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
+        // Never written to its end: a full chunk that can't be read is one whose erase was cut.
+        let full = cursor + self.block_room() >= self.flash.geo.sectors_per_chunk();
         if full {
             self.journal.locked().anchor_cursor = self.first_anchor_room();
         }

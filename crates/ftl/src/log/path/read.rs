@@ -16,10 +16,6 @@ use flashlane_rt::Cx;
 use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering, hesitate};
 use smallvec::SmallVec;
 
-/// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
-/// every read; facts of the interface: OCSSD 1.2, CDW12).
-pub(in crate::log) const READ: Flags = Flags { suspend: true, ..Flags::DEFAULT };
-
 /// A vector read in flight for up to 64 sectors of a request.
 struct Piece {
     ticket: Option<Ticket>,
@@ -232,7 +228,7 @@ impl HostFtl {
         let content = to.scatter(&index[..k], unit);
         let request = Request {
             op: Op::Read,
-            flags: READ,
+            flags: Flags::READ,
             addrs: &addrs[..k],
             data: Data::Read { content, oob: &mut oob[..k] },
             whole_sectors: false,

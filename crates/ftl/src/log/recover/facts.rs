@@ -11,7 +11,7 @@ use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A line that was opened and not freed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Told {
     pub(super) sequence: u64,
     pub(super) chunks: Vec<u32>,
@@ -19,6 +19,8 @@ pub(super) struct Told {
     pub(super) closed: Option<Vec<Extent>>,
     /// Write pointers of its chunks at the first recovery that found it open.
     pub(super) frontier: Option<Vec<u32>>,
+    /// No stamp in it is larger: the ceiling when it was closed, or when a life began that found it.
+    pub(super) bound: Option<u64>,
 }
 
 /// One shard of a checkpoint, as its record names it.
@@ -123,8 +125,10 @@ impl Facts {
         match entry.record.clone() {
             Record::Opened { line, sequence, chunks } => self.opened(line, sequence, chunks),
             Record::Closed { line, sequence, places } => {
+                let ceiling = self.ceiling;
                 if let Some(told) = self.line(line, sequence) {
                     told.closed = Some(places);
+                    told.bound.get_or_insert(ceiling);
                 }
             }
             Record::Frontier { line, sequence, pointers } => {
@@ -172,10 +176,11 @@ impl Facts {
                 self.completed(checkpoint, shards, position);
             }
             Record::Config { bytes } => self.config = bytes,
-            Record::Started
-            | Record::Segment { .. }
-            | Record::Stopped { .. }
-            | Record::Follows { .. } => {}
+            Record::Started => {
+                let lines = self.lines.values_mut();
+                lines.for_each(|told| told.bound = told.bound.or(Some(self.ceiling)));
+            }
+            Record::Segment { .. } | Record::Stopped { .. } | Record::Follows { .. } => {}
         }
     }
 
@@ -185,7 +190,7 @@ impl Facts {
         // `freed` is final for a sequence, wherever it stands: carried records may repeat `opened`.
         let is_freed = self.freed.contains(&sequence) && !mutant!("log.freed-undone");
         if !known && !is_freed {
-            self.lines.insert(line, Told { sequence, chunks, closed: None, frontier: None });
+            self.lines.insert(line, Told { sequence, chunks, ..Told::default() });
         }
     }
 
@@ -267,6 +272,7 @@ mod tests {
             anchor_counter: 0,
             is_newer: false,
             damage: None,
+            is_torn: false,
         };
         let (pus, chunks_per_pu, chunk_sectors) = (2, 8, 64);
         let (channels, pools, unit) = (1, 1, 4);

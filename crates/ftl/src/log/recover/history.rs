@@ -2,8 +2,9 @@
 //!
 //! Owns: which pairs are the log, which of a block's copies counts, where the log ends. Promises: gives
 //! the longest sequence of records that is intact in one copy or the other, block by block (FORMAT.md,
-//! section 4); says whether something is missing that must be there. Never: interprets a record beyond
-//! the links between pairs; programs more than padding.
+//! section 4); says whether something is missing that must be there: at the log's end that is all but
+//! the one block that can have been in flight. Never: interprets a record beyond the links between
+//! pairs; programs more than padding.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
@@ -12,7 +13,7 @@ use super::super::format::{
 };
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
-use super::survey::{First, Survey};
+use super::survey::{First, Firsts, Survey};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -53,6 +54,9 @@ pub(super) struct History {
     pub(super) is_newer: bool,
     /// Something that must be there is missing.
     pub(super) damage: Option<String>,
+    /// Something behind the newest anchor or behind the log's last block can't be read. It may have
+    /// been in flight when the power went.
+    pub(super) is_torn: bool,
 }
 
 impl History {
@@ -93,6 +97,9 @@ struct Content {
     generation: u32,
     /// Something intact follows a block that neither copy has.
     gap: bool,
+    /// Blocks behind the last one that both copies were written with, and neither gives. The last of
+    /// them may have been in flight when the power went; the others were complete.
+    unread: u32,
     is_newer: bool,
 }
 
@@ -116,19 +123,18 @@ pub(super) async fn read(
     cx: &Cx,
     survey: &mut Survey,
     wanted: Option<Uuid>,
+    firsts: &Firsts,
 ) -> Result<History, MountError> {
     let grid = Grid {
         sectors: block_sectors(&survey.shape, survey.flash.geo.ws_min),
         room: block_room(&survey.shape, survey.flash.geo.ws_min),
     };
-    let firsts = survey.first_records(cx).await;
-    let anchors = read_anchors(cx, survey, &firsts, wanted).await?;
+    let firsts = &firsts.read;
+    let anchors = read_anchors(cx, survey, firsts, wanted).await?;
     let uuid = match (&anchors.newest, wanted) {
         (Some(anchor), _) => anchor.uuid,
         (None, Some(uuid)) => uuid,
-        (None, None) => {
-            uuid_of_logs(cx, survey, grid, &firsts).await.ok_or(MountError::NoTarget)?
-        }
+        (None, None) => uuid_of_logs(cx, survey, grid, firsts).await.ok_or(MountError::NoTarget)?,
     };
     // Where each pair may lie: by what its sectors say, and by what anchors and other pairs say.
     let mut places: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
@@ -146,6 +152,8 @@ pub(super) async fn read(
     let last_pair = places.keys().next_back().copied().unwrap_or(0);
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    // Blocks of the anchor's current pair, of which no chunk gives anything.
+    let mut unread = 0;
     loop {
         // All pairs at a time; then those that they say are before them, or in another chunk, too.
         let new = places.iter().filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
@@ -164,6 +172,8 @@ pub(super) async fn read(
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
+            } else if id == *range.end() {
+                unread = content.unread;
             }
         }
         looked_at.extend(new);
@@ -173,7 +183,7 @@ pub(super) async fn read(
         uuid,
         generation: generation.max(anchors.newest.as_ref().map_or(0, |a| a.generation)),
         last_pair,
-        last_line: last_line(cx, survey, &firsts, uuid).await,
+        last_line: last_line(cx, survey, firsts, uuid).await,
         parts: Vec::new(),
         entries: Vec::new(),
         anchors: anchors.chunks,
@@ -182,6 +192,7 @@ pub(super) async fn read(
         }),
         is_newer: anchors.is_newer,
         damage: None,
+        is_torn: anchors.is_torn,
     };
     let is_anchored = anchors.newest.is_some();
     for (id, (pair, content)) in found {
@@ -189,12 +200,17 @@ pub(super) async fn read(
         let leads_on = leads_on && !mutant!("log.younger-pairs-ignored");
         let is_begun = id > *range.end() && mutant!("log.begun-copies-count");
         if range.contains(&id) || leads_on || is_begun {
+            let blocks = content.blocks.len();
+            if blocks > 0 || content.unread > 0 {
+                unread = content.unread;
+            }
             history.join(pair, content, is_anchored);
         }
     }
     if history.entries.is_empty() {
         return Err(MountError::LogLost);
     }
+    history.check_end(unread, *range.end());
     Ok(history)
 }
 
@@ -226,6 +242,22 @@ impl History {
         self.parts.push(Part { pair, first_sequence: first });
     }
 
+    /// Is what can't be read at the log's end no more than the one block that was in flight?
+    /// `current`: the pair that the newest anchor names, which is empty only where the one before it
+    /// is complete.
+    fn check_end(&mut self, unread: u32, current: u64) {
+        self.is_torn |= unread > 0;
+        let last = self.parts.last().map_or(0, |part| part.pair.id);
+        let is_complete =
+            self.entries.last().is_some_and(|e| matches!(e.record, Record::Segment { .. }));
+        if unread > 1 && !mutant!("log.end-of-any-length") {
+            self.say(format!("the last {unread} blocks of the FTL log can't be read"));
+        }
+        if last < current && !is_complete && !mutant!("log.end-before-anchor") {
+            self.say(format!("the end of segment {last} of the FTL log can't be read"));
+        }
+    }
+
     fn say(&mut self, what: String) {
         self.damage.get_or_insert(what);
     }
@@ -236,6 +268,8 @@ struct Anchors {
     newest: Option<Anchor>,
     chunks: Vec<u32>,
     is_newer: bool,
+    /// Something behind the newest one of a chunk can't be read.
+    is_torn: bool,
 }
 
 async fn read_anchors(
@@ -260,8 +294,11 @@ async fn read_anchors(
         read.push(task.await);
     }
     let mut all: Vec<(u32, Anchor, bool)> = Vec::new();
+    let mut is_torn = false;
     for (chunk, read) in chunks.into_iter().zip(read) {
-        all.extend(read?.map(|(anchor, newer)| (chunk, anchor, newer)));
+        let (newest, torn) = read?;
+        is_torn |= torn;
+        all.extend(newest.map(|(anchor, newer)| (chunk, anchor, newer)));
     }
     let sign = if mutant!("log.any-anchor") { -1 } else { 1 };
     let newest = all.iter().max_by_key(|(_, a, _)| sign * a.counter as i64).map(|(_, a, _)| *a);
@@ -270,17 +307,20 @@ async fn read_anchors(
     Ok(Anchors {
         newest,
         is_newer: all.iter().any(|(_, _, newer)| *newer),
+        is_torn,
         chunks: all.into_iter().map(|(chunk, ..)| chunk).collect(),
     })
 }
 
-/// The newest anchor in a chunk that was written up to `end`, and whether a newer minor version wrote it.
+/// The newest anchor in a chunk that was written up to `end`, with whether a newer minor version wrote
+/// it; and whether anything behind it can't be read.
 async fn newest_anchor(
     flash: &Flash,
     cx: &Cx,
     (chunk, end): (u32, u32),
     wanted: Option<Uuid>,
-) -> Result<Option<(Anchor, bool)>, MountError> {
+) -> Result<(Option<(Anchor, bool)>, bool), MountError> {
+    let mut is_torn = false;
     // From the end. Sectors between two anchors are no anchor, which their records say.
     let step = flash.geo.ws_min;
     let sectors: Vec<u32> = (0..end).step_by(step as usize).rev().collect();
@@ -298,11 +338,12 @@ async fn newest_anchor(
                 continue;
             }
             if !flash.read_meta_again(cx, (chunk, *sector), LBA_ANCHOR, &mut bytes).await {
+                is_torn = true;
                 continue;
             }
             match Anchor::decode(&bytes) {
                 Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) && goes_on(&a) => {
-                    return Ok(Some((a, is_newer_minor(&bytes))));
+                    return Ok((Some((a, is_newer_minor(&bytes))), is_torn));
                 }
                 Err(error @ FormatError::NewerMajor { .. }) => {
                     return Err(MountError::Newer(error));
@@ -311,7 +352,7 @@ async fn newest_anchor(
             }
         }
     }
-    Ok(None)
+    Ok((None, is_torn))
 }
 
 /// Can a life come behind this one? An anchor that leaves no number for it was not written by us.
@@ -362,7 +403,9 @@ struct Holder {
 }
 
 /// Reads pairs, all at a time: each with the chunks that hold it. `range`: the pairs that the anchor
-/// names.
+/// names. First one copy of each is made readable to its end, and the others only where that one does
+/// not give all: a power cut tears the padding of one copy at most, so that a block that neither gives
+/// was never complete.
 async fn read_pairs(
     cx: &Cx,
     survey: &mut Survey,
@@ -371,27 +414,39 @@ async fn read_pairs(
     pairs: &BTreeMap<u64, BTreeSet<u32>>,
     range: &RangeInclusive<u64>,
 ) -> Result<Vec<(u64, Vec<u32>, Content)>, MountError> {
-    let held = holders(cx, survey, pairs, range).await;
-    let tasks: Vec<_> = held
-        .into_iter()
-        .map(|(id, holders)| {
-            let (flash, their_cx) = (survey.flash.clone(), cx.clone());
-            let pair = async move { read_pair(&flash, &their_cx, grid, (uuid, id), holders).await };
-            (id, cx.spawn_join(pair))
-        })
-        .collect();
     let mut read = Vec::new();
-    for (id, task) in tasks {
-        read.push((id, task.await));
+    let mut left = pairs.clone();
+    for copies in [1, usize::MAX] {
+        let held = holders(cx, survey, &left, range, copies).await;
+        let tasks: Vec<_> = held
+            .into_iter()
+            .map(|(id, holders)| {
+                let (flash, their_cx) = (survey.flash.clone(), cx.clone());
+                let of = (uuid, id);
+                let pair = async move { read_pair(&flash, &their_cx, grid, of, holders).await };
+                (id, cx.spawn_join(pair))
+            })
+            .collect();
+        let mut ended = Vec::new();
+        for (id, task) in tasks {
+            ended.push((id, task.await));
+        }
+        for (id, pair) in ended {
+            let (chunks, content) = pair?;
+            let is_whole = content.unread == 0 && !content.gap && !chunks.is_empty();
+            if is_whole || copies > 1 {
+                left.remove(&id);
+                read.push((id, chunks, content));
+            }
+        }
     }
-    let ended = |(id, pair): (u64, Result<(Vec<u32>, Content), MountError>)| {
-        pair.map(|(chunks, content)| (id, chunks, content))
-    };
-    read.into_iter().map(ended).collect()
+    read.sort_by_key(|(id, ..)| *id);
+    Ok(read)
 }
 
 /// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What can't be
-/// read to its end, or not yet at all, is padded where it may be that pair: in one that the anchor names
+/// read to its end, or not yet at all, is padded where it may be that pair, of each pair in so many
+/// `copies`: in one that the anchor names
 /// also a chunk whose first sector can't be read, in a younger one only a chunk that says so, in an older
 /// one none. What else a chunk may be by now is left alone.
 async fn holders(
@@ -399,6 +454,7 @@ async fn holders(
     survey: &mut Survey,
     pairs: &BTreeMap<u64, BTreeSet<u32>>,
     range: &RangeInclusive<u64>,
+    copies: usize,
 ) -> Vec<(u64, Vec<Holder>)> {
     let is_it = |f: &First, id: u64| (f.lba, f.stamp) == (LBA_LOG, id);
     let all: BTreeSet<u32> = pairs.values().flatten().copied().collect();
@@ -414,7 +470,8 @@ async fn holders(
     for (id, chunks) in pairs {
         let is_sure = |chunk: &u32| before.get(chunk).is_some_and(|f| is_it(f, *id));
         let pads = |chunk: &u32| range.contains(id) || id > range.end() && is_sure(chunk);
-        padded.extend(chunks.iter().copied().filter(|c| may_be(c, *id) && pads(c)));
+        let pads = chunks.iter().copied().filter(|c| may_be(c, *id) && pads(c));
+        padded.extend(pads.take(copies));
     }
     if !mutant!("log.log-ends-unpadded") {
         survey.make_readable(cx, padded).await;
@@ -444,6 +501,7 @@ async fn read_pair(
 ) -> Result<(Vec<u32>, Content), MountError> {
     let mut content = Content::default();
     let mut blocks: Vec<Option<Block>> = Vec::new();
+    let mut padding = u32::MAX;
     let copies = if mutant!("log.one-log-copy-read") { 1 } else { usize::MAX };
     for Holder { chunk, pointer, is_sure } in chunks.iter_mut().take(copies) {
         let count = (*pointer + grid.room - grid.sectors) / grid.room;
@@ -461,7 +519,9 @@ async fn read_pair(
             let mut some = some.to_vec();
             let retries = if mutant!("log.log-read-once") { 0 } else { RETRIES };
             for _ in 0..=retries {
-                let bytes = read_blocks(flash, cx, *chunk, grid, &some).await;
+                let (bytes, pads) = read_blocks(flash, cx, *chunk, grid, &some).await;
+                let first = some.iter().zip(pads).find(|(_, is_padding)| *is_padding);
+                padding = padding.min(first.map_or(u32::MAX, |(i, _)| *i));
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
                     let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
@@ -471,7 +531,7 @@ async fn read_pair(
                         if end > *pointer {
                             continue; // it was never programmed to its end
                         }
-                        let bytes = read_blocks(flash, cx, *chunk, all, &[*i]).await;
+                        let (bytes, _) = read_blocks(flash, cx, *chunk, all, &[*i]).await;
                         let Some(whole) = decode(&bytes, uuid, id, &mut content)? else { continue };
                         block = whole;
                     }
@@ -488,6 +548,12 @@ async fn read_pair(
             }
         }
     }
+    // What a mount padded in one copy was never written there; what only one copy was written with may
+    // have been in flight. All that is before that was complete in both.
+    let is_sure = chunks.iter().any(|holder| holder.is_sure);
+    let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
+    let count = |holder: &Holder| (holder.pointer + grid.room - grid.sectors) / grid.room;
+    let complete = counts.map(count).min().unwrap_or(0).min(padding);
     chunks.retain(|holder| holder.is_sure);
     let (mut ended, mut behind) = (false, 0);
     for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {
@@ -503,6 +569,9 @@ async fn read_pair(
             None => ended = true,
         }
     }
+    let end = content.blocks.last().map_or(0, |_| behind.div_ceil(grid.room));
+    let last = content.blocks.last().is_some_and(|block| !block.complete);
+    content.unread = complete.saturating_sub(end) + u32::from(last && complete >= end);
     Ok((chunks.into_iter().map(|holder| holder.chunk).collect(), content))
 }
 
@@ -543,7 +612,14 @@ async fn blocks_by_record(
     found
 }
 
-async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u32]) -> Vec<u8> {
+/// Blocks of a chunk as they are read, and which of them are padding that a mount wrote.
+async fn read_blocks(
+    flash: &Flash,
+    cx: &Cx,
+    chunk: u32,
+    grid: Grid,
+    which: &[u32],
+) -> (Vec<u8>, Vec<bool>) {
     // A block that takes several places may be longer than a vector.
     let parts = |i: &u32| {
         let (from, end) = (i * grid.room, i * grid.room + grid.sectors);
@@ -555,12 +631,18 @@ async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u3
         .flat_map(|(at, n)| flash.addresses(chunk, at, n as usize).into_iter().take(n as usize))
         .collect();
     let mut bytes = vec![0; addrs.len() * SECTOR_BYTES];
+    let mut pads = Vec::new();
     for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))
     {
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob, Cause::Log).await;
+        let done = flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob, Cause::Log).await;
+        let sectors = bytes.chunks(SECTOR_BYTES).zip(&oob).enumerate();
+        pads.extend(sectors.map(|(i, (content, oob))| {
+            done.status(i).is_ok() && Oob::verify_for(oob, LBA_PADDING, content)
+        }));
     }
-    bytes
+    // By its first sector.
+    (bytes, pads.into_iter().step_by(grid.sectors as usize).collect())
 }
 
 /// A block of this pair; `None` when it is none, or has no intact record.

@@ -1,10 +1,12 @@
 //! Mounting a target that is on the medium: after a clean stop, a power cut, or a cut in here.
 //!
 //! Owns: the order of the steps (FORMAT.md, section 10), each a file: [`survey`] looks at the medium,
-//! [`history`] reads the log, [`facts`] says what it means, [`scan`] what lines hold, [`replay`] makes the
-//! map of it; then the target writes again. Promises: what was flushed is there, what was not is old or
-//! new; each corrupt layer falls back to the next, never to wrong data; a cut anywhere in here changes
-//! nothing of that. Never: erases anything that a record or a checkpoint still names.
+//! [`history`] reads the log, [`facts`] says what it means, [`log`] whether that is all of it, [`scan`]
+//! what lines hold, [`replay`] makes the map of it; then the target writes again. Promises: what was
+//! flushed is there, what was not is old or new; each corrupt layer falls back to the next, never to
+//! wrong data; what can't be read is unknown, never taken for what was not written; a cut or a refusal
+//! anywhere in here changes nothing of that. Never: erases anything that a record or a checkpoint still
+//! names.
 //!
 //! The life of a mount: chunk report → anchors → pairs of the log, each block from the copy that has it →
 //! the valid part of the last pair copied to a fresh one, in a new generation → `started` → checkpoint
@@ -13,6 +15,7 @@
 
 mod facts;
 mod history;
+mod log;
 mod replay;
 mod scan;
 mod survey;
@@ -24,6 +27,7 @@ use super::journal::{Journal, Segment};
 use super::pool::{Line, MOST_CLOSING, Restored, Shape};
 use super::{HostFtl, LineState};
 use crate::block::BlockError;
+use crate::layer::LostSectors;
 use facts::{Facts, Told};
 use flashlane_base::{Ns, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Device};
@@ -47,8 +51,8 @@ pub struct MountOptions {
     pub uuid: Option<Uuid>,
     /// Write nothing: the map is built, reads work, everything else is refused.
     pub read_only: bool,
-    /// Mount writable although units behind the frontier can't be read: older copies of what was in
-    /// them may come back.
+    /// Mount writable although units behind the frontier can't be read: every sector that may have been
+    /// in them in a newer copy is an error until it is written or discarded.
     pub accept_lost: bool,
     /// Mount although both checkpoints are unreadable: discarded sectors may come back.
     pub undo_discards: bool,
@@ -81,6 +85,16 @@ pub enum MountError {
     /// [`MountOptions::read_only`] mounts it all the same.
     #[error("{0}")]
     Damaged(String),
+    /// Written chunks can't be read, on more than one PU: both copies of a newer log may be in them.
+    #[error(
+        "{} can't be read, and nothing says what they hold: both copies of the newest records of the \
+         FTL log may be there",
+        places(chunks)
+    )]
+    Unknown {
+        /// Such chunks as (PU, chunk of the PU); of a dead PU the PU alone.
+        chunks: Vec<(u32, Option<u32>)>,
+    },
     /// Both checkpoints are unreadable. [`MountOptions::undo_discards`] mounts it all the same.
     #[error(
         "{shards} shards of the map can't be read from either checkpoint: they can be rebuilt from the \
@@ -90,8 +104,8 @@ pub enum MountError {
     /// Units that must be readable are not. [`MountOptions::accept_lost`] mounts it all the same, and so does
     /// [`MountOptions::read_only`].
     #[error(
-        "{count} write units can't be read, the first at chunk {} sector {}: older copies of what was in \
-         them may come back", first.0, first.1
+        "{count} write units can't be read, the first at chunk {} sector {}: what was in them is lost, \
+         and so is every sector that may have been newer there", first.0, first.1
     )]
     LostUnits {
         count: usize,
@@ -101,8 +115,8 @@ pub enum MountError {
     /// The host could not give a sector of the device's image. What it holds may be younger than what can
     /// be read. [`MountOptions::accept_lost`] mounts it all the same.
     #[error(
-        "the host can't give sector {} of chunk {}: the image is damaged, or its disk fails; older \
-         copies of what it holds would be taken for it", first.1, first.0
+        "the host can't give or take sector {} of chunk {}: the image is damaged, or its disk fails; older \
+         copies of what is there would be taken for it", first.1, first.0
     )]
     Host {
         /// Chunk of the target and sector.
@@ -111,6 +125,20 @@ pub enum MountError {
     /// The first records of the new life could not be written.
     #[error("the target could not be started: {0}")]
     Start(#[from] BlockError),
+}
+
+/// Chunks in words, the first few of them.
+fn places(chunks: &[(u32, Option<u32>)]) -> String {
+    const SHOWN: usize = 6;
+    let place = |(pu, chunk): &(u32, Option<u32>)| match chunk {
+        Some(chunk) => format!("chunk {chunk} of PU {pu}"),
+        None => format!("all chunks of PU {pu}"),
+    };
+    let mut text: Vec<String> = chunks.iter().take(SHOWN).map(place).collect();
+    if chunks.len() > SHOWN {
+        text.push(format!("{} chunks more", chunks.len() - SHOWN));
+    }
+    text.join(", ")
 }
 
 /// What a mount did.
@@ -135,6 +163,8 @@ pub struct Recovery {
     pub host_failed: Option<Place>,
     /// Sectors whose place in the map led nowhere: reads of them fail.
     pub astray: u64,
+    /// Logical sectors of which reads fail, as far as the mount knows, in ascending order.
+    pub lost_sectors: Vec<LostSectors>,
     /// Sectors of padding written so that the ends of open chunks can be read.
     pub padded_sectors: u64,
     /// The steps with the time each took.
@@ -178,13 +208,13 @@ impl HostFtl {
         let mut report = Recovery { unit: shape.unit, ..Recovery::default() };
         let mut clock = Clock { last: cx.now() };
         let mut survey = Survey::take(Flash::new(device), shape, options.read_only);
-        let read = history::read(cx, &mut survey, options.uuid).await;
+        let read = log::read(cx, &mut survey, options.uuid).await;
         check_host(&survey.flash, &options)?;
-        let mut history = read?;
-        let facts = Facts::of(&history, &shape);
+        let (mut history, facts, hidden) = read?;
         report.records = history.entries.len() as u64;
         clock.step(cx, &mut report, "log");
         check(&history, &facts, &options)?;
+        hidden.check(&options)?;
         let stored = Stored::decode(&facts.config).map_err(MountError::Config)?;
         stored.check_device(&shape)?;
         survey.make_readable(cx, facts.checkpoints.iter().flat_map(|c| c.chunks())).await;
@@ -192,7 +222,7 @@ impl HostFtl {
         report.padded_sectors = survey.padded;
         let mut lines = found_lines(&ftl.shape, &survey, &facts);
         let mut early = ftl.read_early(cx, &survey, &facts, &lines);
-        let began = ftl.begin_life(cx, &survey, &mut history, &mut lines, &options);
+        let began = ftl.begin_life(cx, &mut history, &mut lines, &options);
         let began = began.await.map(|padded| report.padded_sectors += padded);
         clock.step(cx, &mut report, "log copied, started, open lines padded");
         let map = early.map.await;
@@ -214,7 +244,7 @@ impl HostFtl {
         report.host_failed = ftl.flash.host_failed();
         report.generation = ftl.journal.generation;
         if !options.read_only {
-            ftl.settle(cx, lines, contents, report.clean).await?;
+            ftl.settle(cx, lines, contents, &report).await?;
             if !mutant!("log.mount-unsettled") {
                 ftl.outlive_host(cx).await?;
             }
@@ -339,7 +369,6 @@ impl HostFtl {
     async fn begin_life(
         self: &Arc<Self>,
         cx: &Cx,
-        survey: &Survey,
         history: &mut History,
         lines: &mut [Found],
         options: &MountOptions,
@@ -353,7 +382,7 @@ impl HostFtl {
         };
         let tail = history.tail().map(records);
         self.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
-        self.pad_open_lines(cx, survey, lines).await
+        self.pad_open_lines(cx, lines).await
     }
 
     /// Pads the ends of open lines' chunks so that they can be read. Before that it is on record how far
@@ -361,7 +390,6 @@ impl HostFtl {
     async fn pad_open_lines(
         self: &Arc<Self>,
         cx: &Cx,
-        survey: &Survey,
         lines: &mut [Found],
     ) -> Result<u64, MountError> {
         let open = |l: &&mut Found| l.told.closed.is_none() && l.spans.iter().any(|s| s.end > 0);
@@ -380,17 +408,18 @@ impl HostFtl {
         let mut tasks = Vec::new();
         for line in lines.iter_mut().filter(open) {
             for span in &line.spans {
-                let info = &survey.chunks[span.chunk as usize];
+                // As it is now: while its log could not be read, it may have been padded as a part of that.
+                let info = self.chunk_info(span.chunk);
                 let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
                 let unneeded = info.state != ChunkState::Open || from >= to;
                 if unneeded || mutant!("log.open-lines-unpadded") {
                     continue;
                 }
                 let (me, their_cx) = (self.clone(), cx.clone());
-                let (chunk, sequence) = (span.chunk, line.told.sequence);
+                let chunk = span.chunk;
                 tasks.push(cx.spawn_join(async move {
                     let (unit, range) = (me.shape.unit, (from, to));
-                    survey::pad(&me.flash, &their_cx, chunk, range, sequence, unit).await
+                    survey::pad(&me.flash, &their_cx, chunk, range, unit).await
                 }));
             }
         }
@@ -439,24 +468,31 @@ impl HostFtl {
             by_age.sort_by_key(|l| l.told.sequence);
             let (older, replayed): (Vec<&Found>, Vec<&Found>) =
                 by_age.into_iter().partition(|l| l.told.sequence < first_line);
+            // No stamp of what is lost in them is larger.
+            let mut bound = 0;
             for line in &replayed {
                 let ahead = ahead.remove(&line.id);
                 let content = reader.read(cx, &line.told, &line.spans, ahead).await;
                 let lbas = content.entries.iter().map(|entry| unpack_entry(entry).0);
                 replay.note_conflicts(lbas, &mut asked);
                 note(report, &content);
+                if !content.lost.is_empty() {
+                    bound = bound.max(line.told.bound.unwrap_or(facts.ceiling));
+                }
                 if line.told.closed.is_none() {
                     contents.insert(line.id, content);
                 }
             }
             clock.step(cx, report, "lines looked through");
+            let mut without_stamps = Vec::new();
             for line in older.iter().filter(|l| asked.contains(&l.told.sequence)) {
                 let ahead = ahead.remove(&line.id);
                 let content = reader.read(cx, &line.told, &line.spans, ahead).await;
                 if !mutant!("log.older-stamps-unread") {
                     replay.give_stamps(&line.told.chunks, &content);
                 }
-                report.lost_units.extend(&content.lost);
+                replay.bound_stamps(&content.lost, line.told.bound.unwrap_or(facts.ceiling));
+                without_stamps.extend(content.lost);
             }
             clock.step(cx, report, "stamps of older lines");
             for line in &replayed {
@@ -465,13 +501,27 @@ impl HostFtl {
                     None => {
                         let content = reader.read(cx, &line.told, &line.spans, None).await;
                         replay.claim_line(&line.told.chunks, &content);
+                        // The medium may have failed since it was read above.
+                        let lost =
+                            content.lost.iter().filter(|unit| !report.lost_units.contains(unit));
+                        let lost: Vec<Place> = lost.copied().collect();
+                        if !lost.is_empty() && !mutant!("log.lost-since-forgotten") {
+                            bound = bound.max(line.told.bound.unwrap_or(facts.ceiling));
+                            report.lost_units.extend(lost);
+                        }
                     }
                 }
             }
             replay.claim_records(&discards, &poisons);
+            if !report.lost_units.is_empty() && !mutant!("log.lost-units-older") {
+                replay.poison_older(bound);
+            }
+            if replay.contested() > 0 {
+                report.lost_units.extend(without_stamps);
+            }
             clock.step(cx, report, "lines and log replayed");
         }
-        report.astray = replay.finish(report.clean);
+        (report.astray, report.lost_sectors) = replay.finish(report.clean);
         if let Some(first) = report.lost_units.first()
             && !options.accept_lost
             && !mutant!("log.lost-units-served")
@@ -485,8 +535,10 @@ impl HostFtl {
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
             if let Entry::Vacant(place) = contents.entry(line.id) {
                 let ahead = ahead.remove(&line.id);
-                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
-                // The map has what they hold already: no older copy comes back for what can't be read.
+                let mut content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                // The map has what they hold already. Their closing metadata gets it from there, for what
+                // is gone: so that no older copy comes back in a later life, either.
+                replay::entries_of_map(self, &line.spans, &mut content, facts.ceiling);
                 note(report, &content);
                 place.insert(content);
             }
@@ -512,7 +564,7 @@ impl HostFtl {
         cx: &Cx,
         lines: Vec<Found>,
         mut contents: BTreeMap<u32, Content>,
-        clean: bool,
+        report: &Recovery,
     ) -> Result<(), MountError> {
         let mut open = Vec::new();
         let mut freed = Vec::new();
@@ -520,7 +572,10 @@ impl HostFtl {
             let infos: Vec<ChunkInfo> =
                 line.told.chunks.iter().map(|chunk| self.chunk_info(*chunk)).collect();
             let is_open = line.told.closed.is_none();
-            if is_open && self.lines.valid(line.id) == 0 {
+            // Not where losses were accepted: with the line the next mount would forget its lost units,
+            // if the power fails before the checkpoint has the errors that they have become.
+            let stays = !report.lost_units.is_empty() && !mutant!("log.lost-lines-freed");
+            if is_open && self.lines.valid(line.id) == 0 && !stays {
                 freed.push(line);
                 continue;
             }
@@ -549,7 +604,7 @@ impl HostFtl {
             }
         }
         // The checkpoint that a clean stop ends with says all that there is to say.
-        let nothing_new = clean && open.is_empty() && freed.is_empty();
+        let nothing_new = report.clean && open.is_empty() && freed.is_empty();
         open.iter().for_each(|line| self.pools.of_line(*line).lock().stop_filling(*line));
         // It needs nothing of what is to be closed: the map has all that is in there, and how far that had
         // been written is on record. Nor have users to wait for more than they would live.
@@ -610,11 +665,27 @@ fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
 /// The lines of the log with how far their chunks had been written.
 fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
     let lines = facts.lines.iter().map(|(id, told)| {
+        let furthest = told.chunks.iter().map(|chunk| survey.pointer(*chunk)).max().unwrap_or(0);
+        let first = shape.first_units(told.chunks.len() as u32) * shape.unit;
+        let reach = |i: usize| match told.closed.is_some() {
+            true => shape.chunk_sectors,
+            false if i == 0 => (furthest + shape.unit + first).min(shape.chunk_sectors),
+            false => (furthest + shape.unit).min(shape.chunk_sectors),
+        };
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
             let pointer = survey.pointer(*chunk);
             let recorded = recorded.filter(|_| !mutant!("log.frontier-ignored"));
-            let end = recorded.map_or(pointer, |end| end.min(pointer));
+            let is_offline = survey.is_offline(*chunk);
+            let end = match recorded {
+                Some(end) if mutant!("log.frontier-shrinks") => end.min(pointer),
+                Some(end) => end,
+                // It was offline when this mount began. It was written as far as the others, and a
+                // unit that was on its way.
+                None if is_offline && pointer == 0 => reach(i),
+                None => pointer,
+            };
+            let is_gone = is_offline || end > pointer;
             // The power failed in the last unit of an open line's chunk, if anywhere, and may have taken
             // its page pairs along. Every unit of a closed line had ended, if perhaps badly: the last of
             // a chunk, which then was left; what it could not give back any more was sent again. Behind
@@ -626,7 +697,7 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
             let before = if was_left { left } else { pairs };
             let frontier = last_unit.saturating_sub(before.max(shape.behind));
             let written = if told.closed.is_some() { end } else { frontier };
-            Span { chunk: *chunk, end, frontier, written }
+            Span { chunk: *chunk, end, frontier, written, is_gone }
         };
         let spans = told.chunks.iter().enumerate().map(span).collect();
         Found { id: *id, told: told.clone(), spans }
@@ -676,7 +747,7 @@ fn restored(
 pub(super) async fn erase_older(cx: &Cx, flash: &Flash, shape: Shape) {
     let survey = Survey::take(flash.clone(), shape, false);
     let mut pairs: BTreeMap<(bool, u64), Vec<u32>> = BTreeMap::new();
-    for first in survey.first_records(cx).await {
+    for first in survey.first_records(cx).await.read {
         match first.lba {
             LBA_LOG => pairs.entry((false, first.stamp)).or_default().push(first.chunk),
             LBA_ANCHOR => pairs.entry((true, 0)).or_default().push(first.chunk),

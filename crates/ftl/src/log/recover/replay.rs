@@ -8,11 +8,17 @@
 //! nothing else grows with the target.
 
 use super::super::HostFtl;
-use super::super::format::{LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, unpack_entry};
+use super::super::format::{
+    LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, pack_entry, unpack_entry,
+};
 use super::super::map::Entry;
+use super::super::pool::PoolState;
 use super::facts::{Checkpoint, Event, Facts, ShardPlace};
-use super::scan::Content;
+use super::scan::{Content, Place, Span};
+use crate::layer::{LostCause, LostSectors};
+use crate::patience::read_again;
 use flashlane_base::{SECTOR_BYTES, mutant};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +59,43 @@ impl Claim {
     fn stamp(self) -> u64 {
         self.0 >> 2
     }
+    fn is_unverified(self) -> bool {
+        self.0 & 3 == Rank::Unverified as u64
+    }
+}
+
+/// Logical sectors that are lost, in ascending order.
+#[derive(Default)]
+struct Lost {
+    ranges: Vec<LostSectors>,
+}
+
+impl Lost {
+    fn add(&mut self, lba: u64, cause: LostCause) {
+        match self.ranges.last_mut() {
+            Some(last) if last.cause == cause && last.first + last.count == lba => last.count += 1,
+            _ => self.ranges.push(LostSectors { first: lba, count: 1, cause }),
+        }
+    }
+}
+
+impl HostFtl {
+    /// By chunk, why what lies in it is lost, if it is.
+    fn offline_chunks(&self) -> Vec<Option<LostCause>> {
+        let per_pu = self.shape.chunks_per_pu;
+        let of_pu = |pu| {
+            let report = self.flash.device.chunk_report(pu, 0, per_pu);
+            let is_offline = |info: &ChunkInfo| info.state == ChunkState::Offline;
+            let is_dead = report.iter().all(is_offline);
+            let cause = move |(chunk, info): (u32, ChunkInfo)| match (is_offline(&info), is_dead) {
+                (false, _) => None,
+                (true, true) => Some(LostCause::DeadPu(pu)),
+                (true, false) => Some(LostCause::OfflineChunk { pu, chunk }),
+            };
+            (0..per_pu).zip(report).map(cause)
+        };
+        (0..self.shape.pus).flat_map(of_pu).collect()
+    }
 }
 
 /// Sectors in a page of claims.
@@ -89,6 +132,13 @@ pub(super) struct Replay<'a> {
     claims: Claims,
     /// Sequence of the line that each chunk belongs to.
     sequences: Vec<u64>,
+    /// Sectors that the checkpoint names in a unit whose records can't be read: of their stamps only
+    /// the largest is known that there can be.
+    bounded: BTreeSet<u64>,
+    /// Of those, the ones of which there is another copy that may be older or newer.
+    contested: BTreeSet<u64>,
+    /// All that has a smaller stamp may have been lost in a newer copy.
+    older: Option<u64>,
 }
 
 const NONE: u64 = 0;
@@ -103,7 +153,16 @@ impl<'a> Replay<'a> {
         for told in facts.lines.values() {
             told.chunks.iter().for_each(|c| sequences[*c as usize] = told.sequence);
         }
-        Replay { ftl, bases, listed, claims: Claims::new(ftl.info.capacity), sequences }
+        Replay {
+            ftl,
+            bases,
+            listed,
+            claims: Claims::new(ftl.info.capacity),
+            sequences,
+            bounded: BTreeSet::new(),
+            contested: BTreeSet::new(),
+            older: None,
+        }
     }
 
     /// Lowest sequence of a line that is replayed, and the lowest position in the log.
@@ -165,6 +224,58 @@ impl<'a> Replay<'a> {
         }
     }
 
+    /// Sectors that the checkpoint names in units of a line of which no record can be read: their
+    /// stamps are at most `bound`. A copy elsewhere with a larger one is newer; with any other it is
+    /// not known which of the two is.
+    pub(super) fn bound_stamps(&mut self, lost: &[Place], bound: u64) {
+        if lost.is_empty() {
+            return;
+        }
+        let (unit, chunk_sectors) = (self.ftl.shape.unit, u64::from(self.ftl.shape.chunk_sectors));
+        let sectors = lost.iter().flat_map(|(chunk, first)| {
+            let first = u64::from(*chunk) * chunk_sectors + u64::from(*first);
+            first..first + u64::from(unit)
+        });
+        let sectors: BTreeSet<u64> = sectors.collect();
+        for lba in 0..self.ftl.info.capacity {
+            if let Entry::Media(addr) = self.ftl.map.get(lba)
+                && sectors.contains(&addr)
+                && !self.claims.get(lba).is_known()
+            {
+                *self.claims.of(lba) = Claim::new(bound, Rank::Tombstone);
+                self.bounded.insert(lba);
+            }
+        }
+    }
+
+    /// A claim that does not win over a sector of which only a bound is known: an error from now on.
+    fn contest(&mut self, lba: u64) {
+        if self.bounded.contains(&lba) && !mutant!("log.contested-served") {
+            self.contested.insert(lba);
+            self.set(lba, Entry::Poisoned);
+        }
+    }
+
+    /// Sectors of which it is not known which copy is the newest.
+    pub(super) fn contested(&self) -> usize {
+        self.contested.len()
+    }
+
+    /// Units are lost, and nothing says which sectors they held: whatever may be older than a copy in
+    /// them, of stamps up to `bound`, is an error until it is written or discarded.
+    pub(super) fn poison_older(&mut self, bound: u64) {
+        let floor = self.ftl.floor.load(Ordering::SeqCst);
+        self.older = Some(bound);
+        for lba in 0..self.ftl.info.capacity {
+            let known = self.claims.get(lba);
+            let is_newer = known.is_known() && known.stamp() > bound;
+            if !is_newer && self.ftl.map.get(lba) != Entry::Poisoned {
+                self.set(lba, Entry::Poisoned);
+                *self.claims.of(lba) = Claim::new(floor, Rank::Poison);
+            }
+        }
+    }
+
     /// Linear sector of the `i`-th in stripe order.
     fn address(&self, chunks: &[u32], width: usize, i: usize) -> u64 {
         let unit = self.ftl.shape.unit as usize;
@@ -221,6 +332,8 @@ impl<'a> Replay<'a> {
             if wins {
                 self.set(lba, Entry::Media(self.address(chunks, width, i)));
                 *self.claims.of(lba) = claim;
+            } else {
+                self.contest(lba);
             }
         }
     }
@@ -233,6 +346,8 @@ impl<'a> Replay<'a> {
                 if claim > self.present(lba) && !mutant!("log.discards-unreplayed") {
                     self.set(lba, Entry::Unmapped);
                     *self.claims.of(lba) = claim;
+                } else {
+                    self.contest(lba);
                 }
             }
         }
@@ -246,10 +361,11 @@ impl<'a> Replay<'a> {
     }
 
     /// The map is complete: valid bits, counts and poisons follow from it. Returns how many sectors
-    /// lead nowhere, which is damage: they are errors from now on.
-    pub(super) fn finish(self, clean: bool) -> u64 {
+    /// lead nowhere, which is damage: they are errors from now on; and all sectors that are.
+    pub(super) fn finish(self, clean: bool) -> (u64, Vec<LostSectors>) {
         let (ftl, mut astray) = (self.ftl, 0);
         let mut poisons = BTreeMap::new();
+        let (mut lost, offline) = (Lost::default(), ftl.offline_chunks());
         for lba in 0..ftl.info.capacity {
             match ftl.map.get(lba) {
                 Entry::Media(addr) => {
@@ -264,9 +380,19 @@ impl<'a> Replay<'a> {
                     if sequence == NONE || void || ftl.lines.is_valid(addr) {
                         self.set(lba, Entry::Poisoned);
                         poisons.insert(lba, ftl.floor.load(Ordering::SeqCst));
+                        lost.add(lba, LostCause::MayBeOlder);
                         astray += 1;
                     } else {
                         ftl.lines.validate(addr, 1);
+                        let (chunk, _) = ftl.lines.chunk_of(addr);
+                        let place =
+                            (chunk / ftl.shape.chunks_per_pu, chunk % ftl.shape.chunks_per_pu);
+                        let claim = self.claims.get(lba);
+                        if let Some(cause) = offline[chunk as usize] {
+                            lost.add(lba, cause);
+                        } else if claim.is_known() && claim.is_unverified() {
+                            lost.add(lba, LostCause::Unreadable { pu: place.0, chunk: place.1 });
+                        }
                     }
                 }
                 Entry::Poisoned => {
@@ -274,16 +400,41 @@ impl<'a> Replay<'a> {
                     let listed = || self.listed.get(&lba).copied().unwrap_or(self.base(lba).floor);
                     let stamp = if claim.is_known() { claim.stamp() } else { listed() };
                     poisons.insert(lba, stamp);
+                    let is_new = self.older.is_some() || self.contested.contains(&lba);
+                    lost.add(lba, if is_new { LostCause::MayBeOlder } else { LostCause::Noted });
                 }
                 Entry::Unmapped | Entry::Slot(_) => {}
             }
         }
         *ftl.poisons.lock() = poisons;
-        astray
+        (astray, lost.ranges)
     }
 
     fn is_on_medium(&self, addr: u64) -> bool {
         addr < self.ftl.flash.geo.sectors()
+    }
+}
+
+/// Gives the entries of units of a line whose chunks are gone what the map says of them. Their stamps are
+/// not known: as high as any of before, and no copy in a later life is below that.
+pub(super) fn entries_of_map(ftl: &HostFtl, spans: &[Span], content: &mut Content, ceiling: u64) {
+    let gone: BTreeSet<u32> = spans.iter().filter(|s| s.is_gone).map(|s| s.chunk).collect();
+    let units = content.lost.iter().filter(|(chunk, _)| gone.contains(chunk));
+    let units: BTreeSet<Place> = units.copied().collect();
+    if units.is_empty() || mutant!("log.lost-entries-empty") {
+        return;
+    }
+    let (unit, chunk_sectors) = (ftl.shape.unit, u64::from(ftl.shape.chunk_sectors));
+    let column: BTreeMap<u32, usize> = spans.iter().map(|s| s.chunk).zip(0..).collect();
+    for lba in 0..ftl.info.capacity {
+        let Entry::Media(addr) = ftl.map.get(lba) else { continue };
+        let (chunk, sector) = ((addr / chunk_sectors) as u32, (addr % chunk_sectors) as u32);
+        if let Some(at) = column.get(&chunk)
+            && units.contains(&(chunk, sector / unit * unit))
+        {
+            let i = PoolState::entry_index(&ftl.shape, spans.len(), *at, sector);
+            content.entries[i] = pack_entry(lba, ceiling);
+        }
     }
 }
 
@@ -372,8 +523,8 @@ pub(super) async fn load(
                 let candidates = candidates(shard);
                 cx.spawn_join(async move {
                     for (id, place) in candidates {
-                        let loaded = ftl.load_shard(&their_cx, id, shard, &place).await;
-                        if let Some(loaded) = loaded {
+                        let loaded = ftl.load_shard_over_time(&their_cx, (id, shard), &place);
+                        if let Some(loaded) = loaded.await {
                             return Some((id, loaded));
                         }
                     }
@@ -399,6 +550,30 @@ pub(super) async fn load(
 }
 
 impl HostFtl {
+    /// One shard into the map; where neither copy can be read, they are tried again over time.
+    async fn load_shard_over_time(
+        &self,
+        cx: &Cx,
+        (id, shard): (u64, u64),
+        place: &ShardPlace,
+    ) -> Option<Loaded> {
+        let mut loaded = self.load_shard(cx, id, shard, place).await;
+        let chunks = place.places.map(|extent| extent.chunk);
+        let is_hopeless = chunks.iter().all(|chunk| self.flash.is_hopeless(*chunk));
+        if loaded.is_some() || is_hopeless || mutant!("log.shards-read-at-once") {
+            return loaded;
+        }
+        read_again(cx, vec![()], async |left| {
+            loaded = self.load_shard(cx, id, shard, place).await;
+            if loaded.is_some() { Vec::new() } else { left }
+        })
+        .await;
+        if loaded.is_none() {
+            chunks.iter().for_each(|chunk| self.flash.give_up_on(*chunk));
+        }
+        loaded
+    }
+
     /// One shard, from either copy, into the map.
     async fn load_shard(&self, cx: &Cx, id: u64, shard: u64, place: &ShardPlace) -> Option<Loaded> {
         let (lba, count) = (shard * self.layout.shard_entries as u64, u64::from(place.count));

@@ -1,10 +1,11 @@
 //! What a line holds: by its closing metadata, or sector by sector.
 //!
 //! Owns: reading closing metadata back, the scan of out-of-band records, the verdict on what can't be
-//! read. Promises: a write unit at the frontier of which no sector verifies was never written; elsewhere
+//! read. Promises: a write unit at the frontier of which no sector verifies was never written, in a chunk
+//! of which everything before can be read; elsewhere
 //! a record that the device vouches for takes part in the order though its content is bad, and anything
-//! else is reported as lost (FORMAT.md rule 7, holes 13, 16 and 36). Never: decides which copy is the
-//! newest.
+//! else is reported as lost (FORMAT.md rule 7, holes 13, 16 and 36). What can't be read is read again
+//! over time before that is decided. Never: decides which copy is the newest.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
@@ -12,8 +13,10 @@ use super::super::format::{
 };
 use super::super::pool::{PoolState, Shape};
 use super::facts::Told;
+use super::survey::first_program;
+use crate::patience::read_again;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::Cause;
+use flashlane_ocssd::device::{Cause, ChunkState};
 use flashlane_rt::{Cx, Join};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -50,6 +53,9 @@ pub(super) struct Span {
     pub(super) frontier: u32,
     /// From here on it was never written, which is true of a whole write unit or of none of it.
     pub(super) written: u32,
+    /// The chunk is offline, or does not hold any more what it held when an earlier mount looked: what
+    /// was in it is lost.
+    pub(super) is_gone: bool,
 }
 
 pub(super) struct Reader {
@@ -157,9 +163,9 @@ impl Reader {
                 let (flash, their_cx, at) = (self.flash.clone(), cx.clone(), (*chunk, *sector));
                 let mut part = vec![0; part.len()];
                 cx.spawn_join(async move {
-                    let good =
-                        flash.read_meta_again(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
-                    if !good {
+                    let read =
+                        flash.read_meta_over_time(&their_cx, at, LBA_LINE_CLOSING, &mut part);
+                    if !read.await {
                         read_good_sectors(&flash, &their_cx, at, &mut part).await;
                     }
                     part
@@ -193,6 +199,7 @@ impl Reader {
                         None => Scanned::default(),
                     };
                     me.scan_chunk(&their_cx, span, span.end, &mut out).await;
+                    me.doubt(&their_cx, span, &mut out).await;
                     out
                 })
             })
@@ -210,7 +217,10 @@ impl Reader {
                 }
             }
             content.torn.extend(chunk.torn);
-            content.lost.extend(chunk.lost);
+            // The line's first metadata holds nothing of the host's.
+            let first = if at == 0 { self.shape.first_units(width as u32) } else { 0 };
+            let is_data = |unit: &Place| unit.1 >= first * self.shape.unit;
+            content.lost.extend(chunk.lost.into_iter().filter(is_data));
         }
         content
     }
@@ -221,26 +231,120 @@ impl Reader {
         let step = VECTOR_MAX as u32 / unit * unit;
         for from in (out.sectors.len() as u32..end).step_by(step as usize) {
             let n = step.min(end - from);
-            // Behind the frontier a record counts whatever its content is: reads verify it.
-            let verify = from + n > span.frontier && !mutant!("log.scan-crc-skipped");
-            let mut seen = self.look(cx, span.chunk, from, n, verify).await;
+            if span.is_gone && !mutant!("log.gone-is-torn") {
+                out.sectors.extend((0..n).map(|_| (NOTHING, true)));
+                out.lost.extend((from..from + n).step_by(unit as usize).map(|s| (span.chunk, s)));
+                continue;
+            }
+            let seen = self.look_often(cx, span, from, n).await;
             for first in (0..n).step_by(unit as usize) {
                 let sectors = first as usize..(first + unit).min(n) as usize;
-                for _ in 0..RETRIES {
-                    if seen[sectors.clone()].iter().all(|s| s.good) || mutant!("log.scanned-once") {
-                        break;
-                    }
-                    let (at, n) = (from + first, sectors.len() as u32);
-                    let again = self.look(cx, span.chunk, at, n, verify).await;
-                    for (old, new) in seen[sectors.clone()].iter_mut().zip(again) {
-                        if !old.good && (new.good || new.sure) {
-                            *old = new;
-                        }
-                    }
-                }
                 self.judge(out, (span.chunk, from + first), &seen[sectors], span);
             }
         }
+        // Where what was complete can't be read, what can't be read at the end was not torn, either.
+        if !out.lost.is_empty() && !mutant!("log.torn-among-lost") {
+            out.lost.append(&mut out.torn);
+            out.lost.sort_unstable();
+        }
+    }
+
+    /// What can't be read at the end of a chunk is torn only if the chunk can be read: its beginning, or
+    /// the padding behind its end, which this mount wrote. Before and after that the same units fail.
+    /// Else what they hold is unknown, so it counts as lost.
+    async fn doubt(&self, cx: &Cx, span: Span, out: &mut Scanned) {
+        const ROUNDS: u32 = 4;
+        if mutant!("log.torn-undoubted") {
+            return;
+        }
+        for _ in 0..ROUNDS {
+            if out.torn.is_empty() {
+                return;
+            }
+            let Some(sector) = self.witness(span, out) else { return };
+            let mut is_readable = false;
+            for _ in 0..=RETRIES {
+                let seen = self.look(cx, span.chunk, sector, 1, false);
+                is_readable = is_readable || seen.await[0].sure;
+            }
+            if !is_readable {
+                break;
+            }
+            let before = std::mem::take(out);
+            self.scan_chunk(cx, span, span.end, out).await;
+            if out.torn == before.torn {
+                return;
+            }
+        }
+        out.lost.append(&mut out.torn);
+        out.lost.sort_unstable();
+    }
+
+    /// A sector of this chunk that can be read, whatever a power cut tore or a failed program left. Of a
+    /// chunk that holds too little there may be none.
+    fn witness(&self, span: Span, out: &Scanned) -> Option<u32> {
+        let per_pu = self.shape.chunks_per_pu;
+        let (pu, chunk) = (span.chunk / per_pu, span.chunk % per_pu);
+        let info = self.flash.device.chunk_report(pu, chunk, 1).first().copied()?;
+        let readable = match info.state {
+            ChunkState::Open => info.write_pointer.saturating_sub(self.shape.window),
+            _ => info.write_pointer,
+        };
+        if readable > span.end {
+            return Some(span.end);
+        }
+        let good = out.sectors.iter().position(|(entry, verified)| *verified && *entry != NOTHING);
+        // It died while the mount was at work, or more units than the first can't be read.
+        let is_gone = info.state == ChunkState::Offline;
+        let is_more = is_gone || readable > first_program(&self.shape);
+        good.map(|sector| sector as u32).or(is_more.then_some(0))
+    }
+
+    /// Looks at sectors of a chunk, from the beginning of a unit on, and again at units that are not
+    /// all good: at once, and over time.
+    async fn look_often(&self, cx: &Cx, span: Span, from: u32, n: u32) -> Vec<Seen> {
+        let unit = self.shape.unit;
+        // Behind the frontier a record counts whatever its content is: reads verify it.
+        let verify = from + n > span.frontier && !mutant!("log.scan-crc-skipped");
+        let mut seen = self.look(cx, span.chunk, from, n, verify).await;
+        let mut again = async |first: u32| {
+            let sectors = first as usize..(first + unit).min(n) as usize;
+            for _ in 0..RETRIES {
+                if seen[sectors.clone()].iter().all(|s| s.good) || mutant!("log.scanned-once") {
+                    break;
+                }
+                let (at, n) = (from + first, sectors.len() as u32);
+                let again = self.look(cx, span.chunk, at, n, verify).await;
+                for (old, new) in seen[sectors.clone()].iter_mut().zip(again) {
+                    if !old.good && (new.good || new.sure) {
+                        *old = new;
+                    }
+                }
+            }
+            seen[sectors].iter().all(|s| s.good)
+        };
+        let mut left = Vec::new();
+        for first in (0..n).step_by(unit as usize) {
+            if !again(first).await {
+                left.push(first);
+            }
+        }
+        if left.is_empty() || self.flash.is_hopeless(span.chunk) || mutant!("log.scanned-at-once") {
+            return seen;
+        }
+        let left = read_again(cx, left, async |left| {
+            let mut still = Vec::new();
+            for first in left {
+                if !again(first).await {
+                    still.push(first);
+                }
+            }
+            still
+        });
+        if !left.await.is_empty() {
+            self.flash.give_up_on(span.chunk);
+        }
+        seen
     }
 
     /// One unit, or the beginning of one.

@@ -2,13 +2,14 @@
 //!
 //! Owns: the chunk report of that moment, the scan of first sectors, padding that makes the end of an
 //! open chunk readable. Promises: padding holds nothing that a later recovery could take for data, and
-//! goes only behind what was written. Never: decides what a chunk means.
+//! goes only behind what was written; a chunk of which nothing can be read is named as such, and is
+//! never taken for one that was not written. Never: decides what a chunk means.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_PADDING, Oob};
 use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Status};
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,6 +21,14 @@ pub(super) struct First {
     /// A logical sector or a type.
     pub(super) lba: u64,
     pub(super) stamp: u64,
+}
+
+/// The first records of the written chunks.
+#[derive(Default)]
+pub(in super::super) struct Firsts {
+    pub(in super::super) read: Vec<First>,
+    /// Written chunks whose first record can't be read, or not yet (`mw_cunits`).
+    pub(super) unread: Vec<u32>,
 }
 
 pub(in super::super) struct Survey {
@@ -47,33 +56,94 @@ impl Survey {
         info.is_some_and(|c| c.write_pointer > 0 && c.state != ChunkState::Offline)
     }
 
-    /// How far a chunk had been written.
+    /// Takes the chunk report again: chunks that went offline since the first one are noted, with how
+    /// far they had been written then.
+    pub(super) fn look_again(&mut self) {
+        let report = |pu| self.flash.device.chunk_report(pu, 0, self.shape.chunks_per_pu);
+        let now: Vec<ChunkInfo> = (0..self.shape.pus).flat_map(report).collect();
+        for (i, (chunk, now)) in (0..).zip(self.chunks.iter_mut().zip(now)) {
+            if now.state == ChunkState::Offline {
+                chunk.state = ChunkState::Offline;
+                self.flash.give_up_on(i);
+            }
+        }
+    }
+
+    pub(super) fn is_offline(&self, chunk: u32) -> bool {
+        let info = self.chunks.get(chunk as usize);
+        info.is_none_or(|c| c.state == ChunkState::Offline)
+    }
+
+    /// The PUs all chunks of which are offline.
+    pub(super) fn dead_pus(&self) -> Vec<u32> {
+        let per_pu = self.shape.chunks_per_pu;
+        let is_dead = |pu: &u32| (pu * per_pu..(pu + 1) * per_pu).all(|c| self.is_offline(c));
+        (0..self.shape.pus).filter(is_dead).collect()
+    }
+
+    /// How far a chunk had been written; 0 of one that was offline before this mount.
     pub(super) fn pointer(&self, chunk: u32) -> u32 {
         self.chunks.get(chunk as usize).map_or(0, |c| c.write_pointer.min(self.shape.chunk_sectors))
     }
 
-    /// The out-of-band record of the first sector of every written chunk, all PUs at a time. What can't
-    /// be read, or not yet (`mw_cunits`), is left out.
-    pub(in super::super) async fn first_records(&self, cx: &Cx) -> Vec<First> {
+    /// The out-of-band record of the first sector of every written chunk, all PUs at a time.
+    pub(in super::super) async fn first_records(&self, cx: &Cx) -> Firsts {
+        let all = (0..self.chunks.len() as u32).filter(|c| self.is_written(*c));
+        let mut firsts = Firsts { read: Vec::new(), unread: all.collect() };
+        self.read_unread(cx, &mut firsts).await;
+        firsts
+    }
+
+    /// Tries those again that could not be read.
+    pub(super) async fn read_unread(&self, cx: &Cx, firsts: &mut Firsts) {
+        let unread = std::mem::take(&mut firsts.unread);
         let tasks: Vec<_> = (0..self.shape.pus)
             .map(|pu| {
-                let chunks = pu * self.shape.chunks_per_pu..(pu + 1) * self.shape.chunks_per_pu;
-                let chunks: Vec<u32> = chunks.filter(|c| self.is_written(*c)).collect();
+                let of_pu = |c: &u32| c / self.shape.chunks_per_pu == pu && self.is_written(*c);
+                let chunks: Vec<u32> = unread.iter().copied().filter(of_pu).collect();
                 let (flash, their_cx) = (self.flash.clone(), cx.clone());
                 cx.spawn_join(async move { read_first(&flash, &their_cx, &chunks).await })
             })
             .collect();
-        let mut all = Vec::new();
         for task in tasks {
-            all.extend(task.await);
+            let (read, unread) = task.await;
+            firsts.read.extend(read);
+            firsts.unread.extend(unread);
         }
-        all
+        firsts.read.sort_by_key(|first| first.chunk);
     }
 
     /// The first records of some chunks, by chunk; what can't be read is left out.
     pub(super) async fn firsts_of(&self, cx: &Cx, chunks: &[u32]) -> BTreeMap<u32, First> {
-        let firsts = read_first(&self.flash, cx, chunks).await;
+        let (firsts, _) = read_first(&self.flash, cx, chunks).await;
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
+    }
+
+    /// Of these chunks, whose first record can't be read, those that hold nothing but one torn program:
+    /// the next record that can be read is a mount's padding.
+    pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
+        let mut torn = BTreeSet::new();
+        let step = self.flash.geo.ws_min;
+        let sectors: Vec<u32> =
+            (step..=first_program(&self.shape)).step_by(step as usize).collect();
+        for chunk in chunks {
+            for some in sectors.chunks(VECTOR_MAX) {
+                let addrs = some.iter().map(|s| self.flash.addresses(*chunk, *s, 1)[0]);
+                let addrs: Vec<_> = addrs.collect();
+                let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+                let (kind, cause) = ((0, true), Cause::Metadata);
+                let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
+                let Some(next) = (0..some.len()).find(|i| done.status(*i).is_ok()) else {
+                    continue;
+                };
+                let (lba, stamp, _) = Oob::decode_raw(&oob[next]);
+                if (lba, stamp) == (LBA_PADDING, OF_MOUNT) {
+                    torn.insert(*chunk);
+                }
+                break;
+            }
+        }
+        torn
     }
 
     /// Pads open chunks behind what was written, until the medium gives all of that back.
@@ -89,7 +159,7 @@ impl Survey {
             let range = (self.pointer(chunk), padded_end(&self.shape, self.pointer(chunk)));
             let (flash, their_cx, unit) = (self.flash.clone(), cx.clone(), self.shape.unit);
             tasks.push(
-                cx.spawn_join(async move { pad(&flash, &their_cx, chunk, range, 0, unit).await }),
+                cx.spawn_join(async move { pad(&flash, &their_cx, chunk, range, unit).await }),
             );
         }
         for task in tasks {
@@ -98,21 +168,32 @@ impl Survey {
     }
 }
 
-/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
-/// needs to give back what is before them.
-pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
-    let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
-    (pointer + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
+/// Sectors at the beginning of a chunk that one program can take along when the power cut tears it: its
+/// own unit, and its page pairs.
+pub(super) fn first_program(shape: &Shape) -> u32 {
+    shape.unit + shape.pair_pads
 }
 
-/// Programs padding over `from .. end` of a chunk, stamped with a line's sequence, as far as the chunk
-/// takes it. Returns the sectors that the medium counts.
+/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
+/// needs to give back what is before them. Where that may be one torn program, a unit more: of that unit
+/// the record can be read, by which a later mount knows that the chunk holds nothing else.
+pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
+    let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
+    let is_first = pointer <= first_program(shape);
+    let more = if is_first && !mutant!("log.torn-first-unmarked") { shape.unit } else { 0 };
+    (pointer + more + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
+}
+
+/// The stamp of padding that a mount or a stop writes; any other padding has one above.
+const OF_MOUNT: u64 = 0;
+
+/// Programs a mount's padding over `from .. end` of a chunk, as far as the chunk takes it. Returns the
+/// sectors that the medium counts.
 pub(in super::super) async fn pad(
     flash: &Flash,
     cx: &Cx,
     chunk: u32,
     (from, end): (u32, u32),
-    sequence: u64,
     unit: u32,
 ) -> u64 {
     let zeros = Arc::new(vec![0u8; unit as usize * SECTOR_BYTES]);
@@ -120,13 +201,17 @@ pub(in super::super) async fn pad(
     while at < end {
         // The first piece may only complete a unit whose beginning was programmed.
         let n = (unit - at % unit).min(end - at);
-        let tag = (LBA_PADDING, sequence);
+        let tag = (LBA_PADDING, OF_MOUNT);
         let bytes = &zeros[..n as usize * SECTOR_BYTES];
         let ticket = flash.submit_meta(cx, (chunk, at), bytes, tag, Cause::PaddingGc);
         let done = flash.device.wait(cx, ticket).await;
         let moved = (0..n as usize).filter(|i| done.status(*i).moved_pointer()).count();
         counted += moved as u64;
-        if moved < n as usize {
+        if moved < n as usize || done.status.contains(&Status::HostFault) {
+            // What is before it stays unreadable, which says nothing of the medium then.
+            if done.status.contains(&Status::HostFault) && !mutant!("log.host-takes-no-padding") {
+                flash.note_host_failure((chunk, at));
+            }
             break;
         }
         at += n;
@@ -134,8 +219,9 @@ pub(in super::super) async fn pad(
     counted
 }
 
-async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
-    let mut found = Vec::new();
+/// The first records of some chunks, and the chunks of which they can't be read.
+async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> (Vec<First>, Vec<u32>) {
+    let (mut found, mut unread) = (Vec::new(), Vec::new());
     for some in chunks.chunks(VECTOR_MAX) {
         let mut some = some.to_vec();
         for _ in 0..=RETRIES {
@@ -157,6 +243,7 @@ async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
                 break;
             }
         }
+        unread.extend(some);
     }
-    found
+    (found, unread)
 }

@@ -12,10 +12,11 @@
 
 mod again;
 mod buffer;
-mod damage;
+pub(crate) mod damage;
 mod decay;
 mod faults;
 mod gc;
+mod gone;
 mod log;
 mod model;
 mod reading;

@@ -9,7 +9,7 @@
 
 mod collect;
 mod contention;
-mod cores;
+pub(crate) mod cores;
 mod flush;
 mod order;
 mod places;

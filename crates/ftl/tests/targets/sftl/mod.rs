@@ -8,13 +8,14 @@ mod bad;
 mod face;
 mod model;
 mod rules;
+mod unreadable;
 
 use crate::face::Truth;
 use crate::medium::until_off;
 pub(crate) use crate::prelude::*;
 pub(crate) use flashlane_ftl::block::{Sectors, SectorsMut};
 pub(crate) use flashlane_ftl::sftl::{
-    CreateError, LAG, MountError, SegmentState, Sftl, SftlConfig, SftlError,
+    CreateError, LAG, MountError, SegmentState, Settle, Sftl, SftlConfig, SftlError,
 };
 use flashlane_ocssd::device::Device;
 
@@ -155,6 +156,11 @@ impl Drive {
         self.life(stop, |cx, device| async move {
             let ftl = Sftl::mount(&cx, device, config).await.unwrap_or_else(|e| panic!("{e}"));
             ftl.walk().unwrap();
+            if ftl.may_be_torn() {
+                let settled = ftl.settle(&cx, Settle::NothingIsMissing).await;
+                settled.unwrap_or_else(|e| panic!("{e}"));
+                ftl.walk().unwrap();
+            }
             work(cx, ftl).await
         })
     }

@@ -1,0 +1,413 @@
+//! The judgement of what could not be read: a loss, or nothing that anybody misses.
+//!
+//! Owns: [`Losses`], how far torn units may reach. Promises: a chunk that may hold data and is offline, or
+//! can't be read, is a loss, never taken for an empty one; so is a unit, but for the one in each chunk
+//! that the power cut may have torn, and what mounts that were cut have added to it; a verdict depends
+//! on what lies on the medium alone, so the next mount gives it again. Never: programs.
+//!
+//! **Where nothing is missed.** In chunks that the dump says so of, or the notes (`pages.rs`). Else in a line
+//! of which nothing counts: no logical sector has its only newest copy there. Lines are erased when that
+//! is so and durable, not before. So a chunk of such a line of which nothing can be read is one whose
+//! erase was torn, and an offline one has failed its erase; in any other line both are losses, and an
+//! offline chunk is in any case where all of its PU are. Where a line is a single chunk there are no
+//! others to tell. No more count as torn than can be erased at once in [`LIVES`] lives that were cut. Where there are no
+//! notes at all (an older version has used the device last, or it is in its first life) an offline chunk
+//! counts as bad from the start; that is said ([`super::Recovery::unnoted`]).
+//!
+//! **Torn units.** When the power goes one program is under way on each PU; its unit can't be read. It is the
+//! last one in its chunk but for what mounts have programmed behind it: padding, pages. A mount that was cut
+//! as well may leave another one. So what can't be read behind the last sector of a host's is torn, in runs
+//! of one unit. Mounts that were cut before any of their padding was whole leave runs of more than
+//! one, on all PUs alike, because all chunks of a line are padded at once: a run is no longer than the
+//! longest one on another PU by more than that unit and one more, and than [`RUN_MOST`]. What lies right behind a snapshot's root
+//! may be longer by the root's copies and its mark.
+
+use flashlane_base::{Location, mutant};
+use flashlane_ocssd::device::ChunkState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::super::buffer::NIL;
+use super::super::dump::Dump;
+use super::super::map::Entry;
+use super::super::pages::Pages;
+use super::super::place::Place;
+use super::super::{Controller, LIFE_SHIFT};
+use super::scan::Found;
+use super::{Mount, MountError, window_of};
+use crate::layer::{LostCause, LostSectors};
+
+/// Units in a row that may be torn where there is no other PU to compare with: that of a power cut, and of
+/// two cut mounts.
+const RUN_ALONE: u32 = 3;
+
+/// Units in a row that may be torn, whatever other PUs look like.
+const RUN_MOST: u32 = 8;
+
+/// Lives in a row that may each have left what they were erasing. One erases a line at a time, or as many
+/// single chunks as there are PUs.
+const LIVES: u32 = 3;
+
+/// Chunks that an error names at most.
+const NAMED: usize = 4;
+
+/// What is missed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses {
+    /// Physical sectors that can't be read.
+    sectors: Vec<u32>,
+    /// Offline chunks that may have held data: (line, position).
+    chunks: Vec<(u32, u32)>,
+}
+
+/// Who says in which chunks nothing is missed.
+enum Notes<'a> {
+    Dump(&'a [u64]),
+    Pages,
+    /// There were notes, but not of the life that wrote last: nothing is known of any chunk.
+    Lost,
+    /// There never were any.
+    None,
+}
+
+/// What of a chunk can't be read, and nobody has noted: units by their first sector.
+type Unread = BTreeMap<(u32, u32), BTreeSet<u32>>;
+
+impl Losses {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sectors.is_empty() && self.chunks.is_empty()
+    }
+}
+
+impl Mount<'_> {
+    /// Decides whether what could not be read is a loss; marks as void what is none, and what is
+    /// accepted. Returns losses, where they are accepted.
+    pub(super) fn judge_unreadable(
+        &mut self,
+        pages: &mut Pages,
+        found: &Found,
+        dump: Option<&Dump>,
+        (accept, capacitors): (bool, bool),
+    ) -> Result<Losses, MountError> {
+        let notes = match (dump, pages.noted()) {
+            (Some(dump), _) => Notes::Dump(&dump.unmissed),
+            (None, Some(_)) if capacitors => Notes::None,
+            (None, Some(stamp)) if stamp >> LIFE_SHIFT < found.host_stamp >> LIFE_SHIFT => {
+                Notes::Lost
+            }
+            (None, Some(_)) => Notes::Pages,
+            (None, None) => Notes::None,
+        };
+        self.report.unnoted = matches!(notes, Notes::None);
+        let mut losses = Losses::default();
+        let mut unread = Unread::new();
+        for at in &found.unreadable {
+            let (line, position, sector) = self.layout.in_chunk(*at);
+            let index = self.chunk_index(line, position);
+            let offline = self.chunks[index].state == ChunkState::Offline;
+            if !offline && !pages.is_void(self.layout.grain_of(*at)) {
+                let unit = sector - self.layout.of(line).in_unit(sector);
+                unread.entry((line, position)).or_default().insert(unit);
+            }
+        }
+        if !mutant!("kit.unreadable-is-empty") {
+            losses.chunks = self.missed_chunks(&notes, pages, found);
+        }
+        self.forget_erased(&notes, found, &mut unread);
+        self.judge_units(found, dump, &unread, &mut losses);
+        if !losses.is_empty() && !accept && !mutant!("kit.loss-mounted") {
+            return Err(self.refusal(&losses));
+        }
+        let void = found.unreadable.iter().chain(&self.failed);
+        if !mutant!("kit.torn-unit-not-void") {
+            void.for_each(|at| pages.set_void(self.layout.grain_of(*at), true));
+        }
+        Ok(losses)
+    }
+
+    /// Offline chunks in which something may be missed.
+    fn missed_chunks(&self, notes: &Notes<'_>, pages: &Pages, found: &Found) -> Vec<(u32, u32)> {
+        let bit =
+            |bits: &[u64], at: usize| bits.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
+        let dead = |position: u32| self.is_dead(position);
+        let dead: Vec<bool> = (0..self.layout.positions).map(dead).collect();
+        let alive = dead.iter().any(|dead| !dead);
+        let blank = !found.any.iter().any(|any| *any) && found.unreadable.is_empty();
+        let counts = self.lines_that_count(found);
+        let missed = |(line, position): &(u32, u32)| {
+            let at = self.chunk_index(*line, *position);
+            self.chunks[at].state == ChunkState::Offline
+                && match notes {
+                    Notes::Dump(bits) => !bit(bits, at),
+                    Notes::Pages if pages.is_noted(at) => false,
+                    Notes::Pages | Notes::Lost => {
+                        dead[*position as usize] || counts[*line as usize]
+                    }
+                    Notes::None => dead[*position as usize] && !(blank && alive),
+                }
+        };
+        self.layout.chunks().filter(missed).collect()
+    }
+
+    /// All chunks of a PU are offline.
+    fn is_dead(&self, position: u32) -> bool {
+        let mut lines = self.layout.lines_at(position);
+        let offline =
+            |line| self.chunks[self.chunk_index(line, position)].state == ChunkState::Offline;
+        lines.all(offline)
+    }
+
+    /// Leaves out chunks in which nothing is missed.
+    fn forget_erased(&self, notes: &Notes<'_>, found: &Found, unread: &mut Unread) {
+        let wholly = |(line, position): &(u32, u32)| {
+            let at = self.chunk_index(*line, *position);
+            let full = self.chunks[at].write_pointer == self.layout.of(*line).chunk_sectors;
+            full && !found.any[at]
+        };
+        if mutant!("kit.unreadable-is-empty") {
+            unread.retain(|chunk, _| !wholly(chunk));
+            return;
+        }
+        if let Notes::Dump(bits) = notes {
+            unread.retain(|(line, p), _| {
+                let at = self.chunk_index(*line, *p);
+                bits.get(at / 64).is_none_or(|w| w >> (at % 64) & 1 == 0)
+            });
+            return;
+        }
+        let counts = self.lines_that_count(found);
+        let erased = |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize];
+        let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
+        let single = |line: &u32| self.layout.of(*line).width == 1;
+        let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);
+        // What an erased line held is elsewhere. Where nothing can be read at all only a creation was cut, which
+        // erases what is not in SLC mode yet, a line at a time.
+        let blank = !found.any.iter().any(|any| *any);
+        let slc = |line: u32| u32::from(self.layout.is_slc(line));
+        let lives = |line: u32| if blank { slc(line) } else { LIVES };
+        let few = |chunk: &(u32, u32)| match single(&chunk.0) {
+            true => alone.len() <= (lives(chunk.0) * self.layout.positions) as usize,
+            false => wide.len() <= lives(chunk.0) as usize,
+        };
+        unread.retain(|chunk, _| !(erased(chunk) && few(chunk)));
+    }
+
+    /// Lines that have the only newest copy of some logical sector, of those that can be read.
+    fn lines_that_count(&self, found: &Found) -> Vec<bool> {
+        let mut others: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (lba, stamp, at) in &found.equal {
+            if found.newest[*lba as usize].stamp == *stamp {
+                others.entry(*lba).or_default().push(self.layout.line_of(*at));
+            }
+        }
+        let mut counts = vec![false; self.layout.lines as usize];
+        for (lba, claim) in (0u32..).zip(&found.newest).filter(|(_, claim)| claim.at != NIL) {
+            let line = self.layout.line_of(claim.at);
+            let elsewhere = others.get(&lba).is_some_and(|lines| lines.iter().any(|l| *l != line));
+            counts[line as usize] |= !elsewhere;
+        }
+        counts
+    }
+
+    /// Which of these units are lost, and which only torn.
+    fn judge_units(
+        &mut self,
+        found: &Found,
+        dump: Option<&Dump>,
+        unread: &Unread,
+        losses: &mut Losses,
+    ) {
+        // Of each line and position.
+        let mut longest: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+        let mut runs = Vec::new();
+        for ((line, position), units) in unread {
+            if let Some(dump) = dump {
+                let reach = window_of(self.layout.of(*line));
+                let kept = |unit: &&u32| !self.was_cut(dump, *line, *position, **unit, reach);
+                let units: Vec<u32> = units.iter().filter(kept).copied().collect();
+                units.iter().for_each(|unit| self.lose(losses, found, (*line, *position), *unit));
+                continue;
+            }
+            let (tail, before) = self.split(found, (*line, *position), units);
+            before.iter().for_each(|unit| self.lose(losses, found, (*line, *position), *unit));
+            for run in tail {
+                let longest = longest.entry((*line, *position)).or_default();
+                *longest = run.len().max(*longest);
+                runs.push(((*line, *position), run));
+            }
+        }
+        for ((line, position), run) in runs {
+            // The unit that the life had under way here, beside what mounts have added everywhere. PUs of a
+            // channel get their padding one after the other: the last cut may have met one only.
+            let window = window_of(self.layout.of(line)) > 0;
+            let mut most = match self.longest_beside(&longest, line, position) {
+                Some(beside) => beside + if beside > 1 || window { 2 } else { 1 },
+                None => self.longest_alone(line),
+            };
+            let any = found.any[self.chunk_index(line, position)];
+            most = most.min(if any { RUN_MOST } else { RUN_ALONE });
+            let unit = self.layout.of(line).unit;
+            let root = found.rest_end[self.chunk_index(line, position)];
+            if root > 0 && run.first() == Some(&root.next_multiple_of(unit)) {
+                most += self.reach + 1;
+            }
+            let lost = match mutant!("kit.any-run-is-torn") {
+                true => 0,
+                false => run.len().saturating_sub(most as usize),
+            };
+            self.report.torn_units += (run.len() - lost) as u64;
+            run[..lost].iter().for_each(|unit| self.lose(losses, found, (line, position), *unit));
+        }
+    }
+
+    /// The longest run on another PU, in a chunk that a mount pads together with this one, if there is one.
+    fn longest_beside(
+        &self,
+        longest: &BTreeMap<(u32, u32), usize>,
+        line: u32,
+        position: u32,
+    ) -> Option<u32> {
+        if self.layout.of(line).width == 1 {
+            let others = longest.iter().filter(|((_, other), _)| *other != position);
+            let none = if self.layout.positions == 1 { None } else { Some(0) };
+            return others.map(|(_, n)| *n as u32).max().or(none);
+        }
+        let others = self.layout.positions_of(line).filter(|other| *other != position);
+        let open = |other: &u32| {
+            let info = &self.chunks[self.chunk_index(line, *other)];
+            info.state == ChunkState::Open || longest.contains_key(&(line, *other))
+        };
+        let runs = others.filter(open).map(|p| longest.get(&(line, p)).map_or(0, |n| *n as u32));
+        runs.max()
+    }
+
+    /// The longest run that may be torn in a chunk with which no mount pads another. Without a window none is
+    /// needed.
+    fn longest_alone(&self, line: u32) -> u32 {
+        if window_of(self.layout.of(line)) > 0 { RUN_ALONE } else { 1 }
+    }
+
+    /// Units that can't be read behind the last host's sector of their chunk, in runs; and those before it
+    /// that no torn program can have taken along.
+    fn split(
+        &self,
+        found: &Found,
+        (line, position): (u32, u32),
+        units: &BTreeSet<u32>,
+    ) -> (Vec<Vec<u32>>, Vec<u32>) {
+        let region = self.layout.of(line);
+        let end = found.data_end[self.chunk_index(line, position)];
+        // A unit may fail in parts; nothing is behind it then but the rest of itself.
+        let is_behind = |unit: &u32| unit + region.unit >= end;
+        let mut runs: Vec<Vec<u32>> = Vec::new();
+        for unit in units.iter().copied().filter(is_behind) {
+            match runs.last_mut() {
+                Some(run) if run.last() == Some(&unit.saturating_sub(region.unit)) => {
+                    run.push(unit)
+                }
+                _ => runs.push(vec![unit]),
+            }
+        }
+        let slack = if region.pairs > 0 { window_of(region) + region.unit } else { 0 };
+        let taken_along = |unit: &u32| {
+            let near = |torn: &u32| *torn <= unit + region.unit + slack;
+            slack > 0 && runs.iter().flatten().any(near) && unit + region.unit + slack >= end
+        };
+        let before = units.iter().copied().filter(|u| !is_behind(u) && !taken_along(u)).collect();
+        (runs, before)
+    }
+
+    /// The sectors of a unit that can't be read are lost.
+    fn lose(&self, losses: &mut Losses, found: &Found, (line, position): (u32, u32), unit: u32) {
+        let sectors = unit..unit + self.layout.of(line).unit;
+        let ats = sectors.map(|sector| self.layout.sector_at(line, position, sector));
+        losses.sectors.extend(ats.filter(|at| found.unreadable.contains(at)));
+    }
+
+    /// Losses by place: the first sector of each, and how many.
+    pub(super) fn lost_places(&self, losses: &Losses) -> Vec<(Location, u32)> {
+        let chunk = |(line, position): &(u32, u32)| {
+            (self.layout.chunk(*line, *position), self.layout.of(*line).chunk_sectors)
+        };
+        let sectors = losses.sectors.iter().map(|at| (self.layout.location(*at), 1));
+        sectors.chain(losses.chunks.iter().map(chunk)).collect()
+    }
+
+    /// The error that names losses.
+    fn refusal(&self, losses: &Losses) -> MountError {
+        let mut places = self.lost_places(losses);
+        places.sort_by_key(|(at, _)| (at.pu, at.chunk, at.sector));
+        let sectors = places.iter().map(|(_, n)| u64::from(*n)).sum();
+        let mut by_chunk: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        places.iter().for_each(|(at, n)| *by_chunk.entry((at.pu, at.chunk)).or_default() += n);
+        let dead = (0..self.layout.positions).filter(|p| self.is_dead(*p));
+        let dead: BTreeSet<u32> = dead.map(|p| self.layout.pu(p)).collect();
+        let mut said: Vec<String> = dead.iter().map(|pu| format!("PU {pu} is dead")).collect();
+        by_chunk.retain(|(pu, _), _| !dead.contains(pu));
+        for ((pu, chunk), n) in by_chunk.iter().take(NAMED) {
+            said.push(format!("{n} in chunk {chunk} of PU {pu}"));
+        }
+        let mut said = said.join(", ");
+        if let Some(more) = by_chunk.len().checked_sub(NAMED + 1) {
+            let _ = write!(said, " and in {} more chunks", more + 1);
+        }
+        let first = places.first().map_or(Location { pu: 0, chunk: 0, sector: 0 }, |(at, _)| *at);
+        let (pu, chunk, sector) = (first.pu, first.chunk, first.sector);
+        MountError::Lost { sectors, pu, chunk, sector, places: said }
+    }
+}
+
+impl Mount<'_> {
+    /// Positions at which an open chunk ends in a unit that can't be read, where that is known without
+    /// padding. What a mount programs goes elsewhere as long as it may be cut: behind such a unit another
+    /// torn one would look like a loss. None, where the mount might find no other place.
+    pub(super) fn torn_ends(&self, found: &Found, place: &Place) -> Vec<u32> {
+        let torn = |(line, position): &(u32, u32)| {
+            let (region, at) = (self.layout.of(*line), self.chunk_index(*line, *position));
+            let info = &self.chunks[at];
+            let last = info.write_pointer.checked_sub(1);
+            info.state == ChunkState::Open
+                && window_of(region) == 0
+                && last.is_some_and(|last| {
+                    found.unreadable.contains(&self.layout.sector_at(*line, *position, last))
+                })
+        };
+        let torn: BTreeSet<u32> = self.layout.chunks().filter(torn).map(|(_, p)| p).collect();
+        let torn: Vec<u32> = torn.into_iter().collect();
+        if place.can_do_without(&torn) && !mutant!("kit.mount-behind-torn") {
+            torn
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl Controller {
+    /// Logical sectors whose content is lost, in ranges.
+    pub(super) fn lost_sectors(&self, may_be_older: bool) -> Vec<LostSectors> {
+        let mut lost: Vec<LostSectors> = Vec::new();
+        for lba in 0..self.map.capacity() {
+            let cause = match self.map.get(lba) {
+                Entry::Poisoned if may_be_older => LostCause::MayBeOlder,
+                Entry::Poisoned => LostCause::Noted,
+                Entry::Media(at) if self.place.is_gone(at) => {
+                    let Location { pu, chunk, .. } = self.place.layout.location(at);
+                    let (_, position, _) = self.place.layout.in_chunk(at);
+                    match self.place.is_dead(position) {
+                        true => LostCause::DeadPu(pu),
+                        false => LostCause::OfflineChunk { pu, chunk },
+                    }
+                }
+                Entry::Unmapped | Entry::Slot(_) | Entry::Media(_) => continue,
+            };
+            let first = u64::from(lba);
+            match lost.last_mut() {
+                Some(last) if last.cause == cause && last.first + last.count == first => {
+                    last.count += 1;
+                }
+                _ => lost.push(LostSectors { first, count: 1, cause }),
+            }
+        }
+        lost
+    }
+}

@@ -1,0 +1,146 @@
+//! The log with what it means, read until it is all there.
+//!
+//! Owns: how often the log is read again over time, and which chunks may hide a newer one. Promises:
+//! a log is taken for the newest only where a newer one would show: its anchor and its blocks have two
+//! copies on two PUs, so chunks that can't be read hide one only if they are on two PUs. Never:
+//! interprets a record, erases anything.
+
+use super::super::format::Uuid;
+use super::facts::Facts;
+use super::history::{self, History};
+use super::survey::{Firsts, Survey, first_program};
+use super::{MountError, MountOptions, metadata_chunks};
+use crate::patience::read_again;
+use flashlane_base::mutant;
+use flashlane_ocssd::device::ChunkState;
+use flashlane_rt::Cx;
+use std::collections::BTreeSet;
+
+/// Written chunks that no record accounts for and whose first record can't be read.
+#[derive(Default)]
+pub(super) struct Hidden {
+    /// Something may have been acknowledged there.
+    chunks: Vec<u32>,
+    /// All chunks of these PUs are offline, and were not when the target was created.
+    dead: Vec<u32>,
+    /// They hold so little that their only program may have been torn.
+    begun: Vec<u32>,
+    per_pu: u32,
+}
+
+impl Hidden {
+    async fn of(
+        cx: &Cx,
+        survey: &Survey,
+        firsts: &Firsts,
+        log: Option<(&History, &Facts)>,
+    ) -> Hidden {
+        let per_pu = survey.shape.chunks_per_pu;
+        let mut hidden = Hidden { per_pu, ..Hidden::default() };
+        let (mut known, mut closed) = (BTreeSet::new(), BTreeSet::<u32>::new());
+        if let Some((history, facts)) = log {
+            known.extend(metadata_chunks(history, facts));
+            known.extend(&facts.retired);
+            for told in facts.lines.values() {
+                known.extend(&told.chunks);
+                closed.extend(told.closed.iter().flat_map(|_| &told.chunks));
+            }
+        }
+        let dead = survey.dead_pus();
+        let good =
+            (0..survey.chunks.len() as u32).filter(|c| !survey.is_offline(*c)).count() as u64;
+        let created = log.and_then(|(_, facts)| super::Stored::decode(&facts.config).ok());
+        if created.is_none_or(|stored| good < stored.good_chunks) {
+            hidden.dead.clone_from(&dead);
+        }
+        for chunk in firsts.unread.iter().copied() {
+            let info = &survey.chunks[chunk as usize];
+            let is_open = info.state == ChunkState::Open;
+            // Every chunk of a closed line is full, or a failure closed it.
+            let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
+            // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and nothing
+            // is acknowledged in a full pair before an anchor names the next one.
+            let is_early = is_open && info.write_pointer <= survey.shape.window;
+            let is_full = info.write_pointer >= survey.shape.chunk_sectors;
+            let is_dead = dead.contains(&(chunk / per_pu));
+            if is_known || is_early || is_full || is_dead {
+                continue;
+            }
+            match info.write_pointer > first_program(&survey.shape) {
+                true => hidden.chunks.push(chunk),
+                false => hidden.begun.push(chunk),
+            }
+        }
+        // What holds no more than a torn program a mount has padded: that it can be read is no news.
+        let torn = survey.torn_at_first(cx, &hidden.chunks).await;
+        hidden.chunks.retain(|chunk| !torn.contains(chunk));
+        hidden
+    }
+
+    fn is_empty(&self) -> bool {
+        self.chunks.is_empty() && self.begun.is_empty()
+    }
+
+    /// The chunks as the error names them.
+    fn named(&self) -> Vec<(u32, Option<u32>)> {
+        let dead = self.dead.iter().map(|pu| (*pu, None));
+        let chunks = self.chunks.iter().map(|c| (c / self.per_pu, Some(c % self.per_pu)));
+        dead.chain(chunks).collect()
+    }
+
+    /// Refuses a log that need not be the newest: before anything is written.
+    pub(super) fn check(&self, options: &MountOptions) -> Result<(), MountError> {
+        let chunks = self.named();
+        let pus: BTreeSet<u32> = chunks.iter().map(|(pu, _)| *pu).collect();
+        if pus.len() > 1 && !options.read_only && !mutant!("log.unknown-is-free") {
+            return Err(MountError::Unknown { chunks });
+        }
+        Ok(())
+    }
+}
+
+type Read = Result<(History, Facts, Hidden), MountError>;
+
+/// Reads the log, again and again over time while something can't be read that may belong to it.
+pub(super) async fn read(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>) -> Read {
+    let mut firsts = survey.first_records(cx).await;
+    survey.look_again();
+    let mut log = read_once(cx, survey, wanted, &firsts).await;
+    let left = if is_whole(&log, &firsts) { Vec::new() } else { vec![()] };
+    read_again(cx, left, async |left| {
+        survey.read_unread(cx, &mut firsts).await;
+        survey.look_again();
+        log = read_once(cx, survey, wanted, &firsts).await;
+        if is_whole(&log, &firsts) { Vec::new() } else { left }
+    })
+    .await;
+    // Nothing was found; but there is something that can't be read.
+    let is_nothing = matches!(log, Err(MountError::NoTarget | MountError::LogLost));
+    let hidden = Hidden::of(cx, survey, &firsts, None).await;
+    if is_nothing {
+        hidden.check(&MountOptions::default())?;
+    }
+    log
+}
+
+async fn read_once(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>, firsts: &Firsts) -> Read {
+    let history = history::read(cx, survey, wanted, firsts).await?;
+    let facts = Facts::of(&history, &survey.shape);
+    let hidden = Hidden::of(cx, survey, firsts, Some((&history, &facts))).await;
+    Ok((history, facts, hidden))
+}
+
+/// Would the log be no other if all could be read? Not whether it is sound.
+fn is_whole(log: &Read, firsts: &Firsts) -> bool {
+    if mutant!("log.log-read-at-once") {
+        return true;
+    }
+    match log {
+        Ok((history, facts, hidden)) => {
+            let damage = history.damage.is_some() || facts.damage.is_some();
+            !damage && !history.is_torn && hidden.is_empty()
+        }
+        Err(MountError::NoTarget | MountError::LogLost) => firsts.unread.is_empty(),
+        Err(_) => true,
+    }
+}

@@ -1,0 +1,349 @@
+//! What can't be read is unknown, never empty: dies, chunks, and reads that fail for a while at a mount, and
+//! the mount after one that was refused (FORMAT.md, sections 4, 8 to 10).
+//!
+//! Owns: one test per kind of fault, for pblk and QBLK. Promises of each: no flushed sector reads as an
+//! older one or as zeros; what a mount says is lost is what reads give errors for; the same mount gives the
+//! same verdict again; when the fault is over, everything is there. Geometry: `tiny`.
+
+use crate::pblk::damage::options;
+use crate::prelude::*;
+use crate::qblk::cores::qblk;
+use flashlane_ftl::layer::LostCause;
+
+/// Sectors that are in use.
+const USED: u64 = 600;
+
+/// A device that looks for faults: one made without any looks for none, whatever befalls it later.
+const NEVER: &str = "[[fault]]\nkind = \"read_high_ecc\"\ncount = 1000000000\n";
+
+fn pblk() -> Setup {
+    tiny(40).manual_gc().faults(NEVER)
+}
+
+fn both() -> [Setup; 2] {
+    [pblk(), qblk(2, 2, 2).manual_gc().faults(NEVER)]
+}
+
+/// The die is dead as far as the device says.
+fn is_dead(bench: &Bench, pu: u32) -> bool {
+    bench.ssd.dead_dies().iter().any(|(dead, _)| *dead == pu)
+}
+
+/// A target that has lived: every sector in two versions, some in more, all flushed.
+fn lived(setup: &Setup, more: u64) -> Bench {
+    let bench = Medium::new(setup.clone()).create();
+    for version in 1..3 {
+        for lba in (0..USED).step_by(8) {
+            bench.write(lba, 8, version);
+        }
+        bench.drained();
+    }
+    for i in 0..more {
+        bench.write(i * 7 % (USED - 4), 3, 3 + i);
+        if i % 8 == 0 {
+            bench.flush();
+        }
+    }
+    bench.flush();
+    bench
+}
+
+/// Every flushed sector is what it was, or an error. Returns those that are errors.
+fn errors(bench: &Bench) -> BTreeSet<u64> {
+    let held = bench.held.borrow().clone();
+    let want = |lba: &u64| held.get(lba).copied().unwrap_or(0);
+    (0..USED + 50).filter(|lba| bench.version(*lba, &[want(lba)]).is_none()).collect()
+}
+
+/// The sectors that the mount said are lost.
+fn said(bench: &Bench) -> BTreeSet<u64> {
+    let all = bench.recovery().lost_sectors;
+    all.iter().flat_map(|lost| lost.first..lost.first + lost.count).collect()
+}
+
+/// What the mount said is what reads give errors for. Returns how many.
+fn errors_as_said(bench: &Bench) -> usize {
+    let (errors, said) = (errors(bench), said(bench));
+    let asked: BTreeSet<u64> = said.into_iter().filter(|lba| *lba < USED + 50).collect();
+    assert_eq!(errors, asked);
+    errors.len()
+}
+
+fn all_there(medium: &Medium) {
+    let bench = medium.mounted();
+    assert_eq!(errors(&bench).len(), 0);
+    bench.read_all();
+    bench.shut_down();
+}
+
+fn refused_twice(medium: &Medium) {
+    let first = medium.refused(MountOptions::default()).to_string();
+    for _ in 0..3 {
+        assert_eq!(medium.refused(MountOptions::default()).to_string(), first);
+    }
+}
+
+/// A die is dead at the mount after a cut: refused, however often; accepted, nothing is older, and so in
+/// the lives after it.
+#[test]
+fn a_dead_die_after_a_cut_is_refused_again_and_again() {
+    for setup in both() {
+        for pu in 0..4 {
+            let medium = lived(&setup, 20).cut();
+            medium.kill_die(pu);
+            refused_twice(&medium);
+            let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+            let lost = errors_as_said(&bench);
+            assert!(lost > 0 && is_dead(&bench, pu));
+            let bench = bench.cut().mounted();
+            assert_eq!(errors_as_said(&bench), lost);
+            for lba in (0..USED).step_by(8) {
+                bench.write(lba, 8, 90);
+            }
+            bench.flush();
+            let bench = bench.cut().mount(options(|o| o.accept_lost = true)).expect("it works on");
+            errors_as_said(&bench);
+            assert_eq!(bench.ssd.counters().violations, 0);
+        }
+    }
+}
+
+/// A die is dead at the mount after a stop: what was on it is listed, all else is good, and the target
+/// works on without it.
+#[test]
+fn a_dead_die_after_a_stop_costs_what_was_on_it() {
+    for setup in both() {
+        for pu in 0..4 {
+            let medium = lived(&setup, 20).shut_down();
+            let on_it = (0..USED).filter(|lba| {
+                let held = medium.held.borrow().contains_key(lba);
+                held && medium.newest(*lba).0 / setup.spec.geometry.chunks_per_pu == pu
+            });
+            let on_it: BTreeSet<u64> = on_it.collect();
+            medium.kill_die(pu);
+            for _ in 0..2 {
+                let bench = medium.mounted();
+                assert!(bench.recovery().clean);
+                assert_eq!(errors(&bench), on_it);
+                assert_eq!(errors_as_said(&bench), on_it.len());
+                let causes = bench.recovery().lost_sectors;
+                assert!(causes.iter().all(|lost| lost.cause == LostCause::DeadPu(pu)));
+                bench.shut_down();
+            }
+            let bench = medium.mounted();
+            bench.set_gc(true);
+            for version in 90..94 {
+                for lba in (0..USED).step_by(8) {
+                    bench.write(lba, 8, version);
+                }
+                bench.drained();
+            }
+            bench.read_all();
+            let bench = bench.shut_down().mounted();
+            assert_eq!(said(&bench), BTreeSet::new());
+            bench.read_all();
+            bench.shut_down();
+        }
+    }
+}
+
+/// A die dies in use: no rule of the medium is broken, what is lost is an error.
+#[test]
+fn a_die_that_dies_in_use_breaks_no_rule() {
+    for setup in both() {
+        for pu in 0..4 {
+            let bench = lived(&setup, 20);
+            bench.set_gc(true);
+            bench.medium.kill_die(pu);
+            for version in 90..94 {
+                for lba in (0..USED).step_by(8) {
+                    bench.write(lba, 8, version);
+                }
+                bench.drained();
+            }
+            assert!(is_dead(&bench, pu));
+            assert_eq!(bench.ssd.counters().violations, 0, "{:?}", bench.ssd.violations().first());
+            assert_eq!(errors(&bench).len(), 0, "all was written again");
+            bench.shut_down();
+        }
+    }
+}
+
+/// The first reads of a mount fail, as many as it takes to pass each of its steps: it finds everything, or
+/// is refused, and finds everything then.
+#[test]
+fn reads_that_fail_at_first_cost_nothing() {
+    for (setup, step) in both().into_iter().zip([50, 130]) {
+        for clean in [false, true] {
+            let (mut refused, mut mounted) = (0, 0);
+            for n in (0..800).step_by(step).chain((1000..12_000).step_by(5000)) {
+                let bench = lived(&setup, 30);
+                let medium = if clean { bench.shut_down() } else { bench.cut() };
+                medium.fail_next(n);
+                match medium.mount(MountOptions::default()) {
+                    Ok(bench) => {
+                        medium.heal();
+                        assert_eq!(errors(&bench).len(), 0, "{n} reads fail");
+                        mounted += 1;
+                        bench.cut();
+                    }
+                    Err(error) => {
+                        assert!(n > 300, "{n} reads fail: {error}");
+                        refused += 1;
+                    }
+                }
+                medium.heal();
+                all_there(&medium);
+            }
+            assert!(mounted > 3 && refused > 0, "{mounted} mounted, {refused} refused");
+        }
+    }
+}
+
+/// More reads of one place than a mount repeats at once: it waits, and finds what it would have found. The
+/// newest unit of an open line, closing metadata, the newest checkpoint, the end of the log, anchors.
+#[test]
+fn what_can_be_read_a_while_later_is_waited_for() {
+    const TIMES: u64 = 12;
+    let medium = lived(&pblk(), 20).cut();
+    let unit = medium.unit_of(medium.newest(134));
+    assert_eq!(unit[3].1 + 1, medium.info(unit[0].0).write_pointer, "the last unit of its chunk");
+    medium.fail_often(unit, TIMES);
+    let bench = medium.mounted();
+    assert_eq!(bench.recovery().torn_units, []);
+    assert_eq!(errors(&bench).len(), 0);
+    let medium = lived(&pblk(), 20).cut();
+    medium.fail_often(medium.spots(LBA_LINE_CLOSING), TIMES);
+    let bench = medium.mounted();
+    let replayed = bench.recovery().lines_replayed;
+    assert!(replayed > 2, "{replayed} by their closing metadata");
+    assert_eq!(errors(&bench).len(), 0);
+    let medium = lived(&pblk(), 20).shut_down();
+    medium.fail_often(medium.spots(LBA_CHECKPOINT), TIMES);
+    let bench = medium.mounted();
+    assert!(bench.recovery().clean);
+    assert_eq!(errors(&bench).len(), 0);
+    for lba in [LBA_LOG, LBA_ANCHOR] {
+        let medium = lived(&pblk(), 20).shut_down();
+        medium.fail_often(medium.spots(lba), TIMES);
+        let bench = medium.mounted();
+        assert!(bench.recovery().clean);
+        assert_eq!(errors(&bench).len(), 0);
+    }
+}
+
+/// One chunk can't be read, each that holds anything: nothing is older; and when it can be read again,
+/// everything is there.
+#[test]
+fn a_chunk_that_can_not_be_read_costs_nothing_when_it_can_be_again() {
+    for (setup, step) in both().into_iter().zip([1, 3]) {
+        for clean in [false, true] {
+            let make = || {
+                let bench = lived(&setup, 60);
+                if clean { bench.shut_down() } else { bench.cut() }
+            };
+            let chunks: BTreeSet<u32> = make().written().iter().map(|((c, _), _)| *c).collect();
+            let mut refused = 0;
+            for chunk in chunks.into_iter().step_by(step) {
+                let medium = make();
+                let end = medium.info(chunk).write_pointer;
+                // A unit that nothing follows looks like one that a cut tore (FORMAT.md, section 9).
+                if !clean && end <= setup.spec.geometry.ws_opt.max(4) {
+                    continue;
+                }
+                medium.wreck((0..end).map(|sector| (chunk, sector)));
+                for _ in 0..2 {
+                    match medium.mount(MountOptions::default()) {
+                        Ok(bench) => drop(errors(&bench)),
+                        Err(_) => refused += 1,
+                    }
+                }
+                medium.heal();
+                all_there(&medium);
+            }
+            assert_eq!(refused > 0, !clean, "{refused}");
+        }
+    }
+}
+
+/// Both PUs of a channel can't be read, and so perhaps both copies of the newest log: refused before
+/// anything is written; then everything is there.
+#[test]
+fn two_pus_that_can_not_be_read_are_refused() {
+    for setup in both() {
+        for (a, b) in [(0, 1), (2, 3), (0, 3)] {
+            let bench = lived(&setup, 40).cut().mounted();
+            bench.write(3, 8, 95);
+            bench.flush();
+            let medium = bench.cut();
+            let per_pu = setup.spec.geometry.chunks_per_pu;
+            let of = |pu: u32| move |at: &Spot| at.0 / per_pu == pu;
+            let lost = medium.written().into_iter().map(|(at, _)| at);
+            medium.wreck(lost.filter(|at| of(a)(at) || of(b)(at)));
+            let before = medium.ssd.counters();
+            for accept_lost in [false, true, false] {
+                let error = medium.refused(options(|o| o.accept_lost = accept_lost));
+                assert!(matches!(error, MountError::Unknown { .. }), "{error}");
+            }
+            let after = medium.ssd.counters();
+            let pads = Cause::PaddingGc as usize;
+            let padded = after.programmed[pads] - before.programmed[pads];
+            assert_eq!(
+                after.programmed_total() - before.programmed_total(),
+                padded,
+                "padding only"
+            );
+            medium.heal();
+            all_there(&medium);
+        }
+    }
+}
+
+/// Of the log's end one block may be missing, which can have been in flight; of two the first was
+/// acknowledged.
+#[test]
+fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
+    for rounds in 0..8 {
+        let bench = lived(&pblk(), 20);
+        for i in 0..rounds {
+            bench.discard(USED + i, 1);
+            bench.flush();
+        }
+        for i in 0..4 {
+            bench.discard(10 + i, 1);
+            bench.flush();
+        }
+        let medium = bench.cut();
+        let log = medium.log();
+        let newest = log.last().expect("a log").segment;
+        let mut blocks: BTreeMap<u64, Vec<Spot>> = BTreeMap::new();
+        for block in log.iter().filter(|block| block.segment == newest) {
+            blocks.entry(block.first_sequence).or_default().push(block.at);
+        }
+        let last: Vec<Vec<Spot>> = blocks.into_values().rev().take(2).collect();
+        if last.len() < 2 {
+            continue;
+        }
+        medium.wreck(last.concat());
+        for _ in 0..2 {
+            let error = medium.refused(MountOptions::default());
+            assert!(matches!(error, MountError::Damaged(_)), "{error}");
+        }
+        medium.heal();
+        all_there(&medium);
+    }
+}
+
+/// A mount with a dead die is cut at some of its commands: whatever it came to, the next one gives the
+/// same verdict, and nothing is older.
+#[test]
+fn a_refused_mount_that_was_cut_changes_no_verdict() {
+    for n in (0..90).step_by(5) {
+        let medium = lived(&pblk(), 20).cut();
+        medium.kill_die(n as u32 % 4);
+        drop(medium.mount_until(MountOptions::default(), Some(Stop::Before(n))));
+        refused_twice(&medium);
+        let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+        errors_as_said(&bench);
+    }
+}

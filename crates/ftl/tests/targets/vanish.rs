@@ -1,0 +1,418 @@
+//! What vanishes at a mount of a drive's FTL: dies, chunks, the first seconds of reads.
+//!
+//! Owns: the claim that what can't be read is unknown, never empty, for the block SSD and the SLC/TLC SSD.
+//! Promises: each test plants one fault in a device at rest and mounts it, more than once where the
+//! verdict must stay. Never: draws a fault at random (that is `flashlane torture`).
+
+use crate::prelude::*;
+use flashlane_ftl::kit::{DriveConfig, MountError as KitError, Recovery};
+use flashlane_ftl::layer::LostCause;
+use flashlane_ftl::slc::{Scheme, SlcConfig};
+use flashlane_ocssd::Device;
+use flashlane_ocssd::device::{ChunkState, Op, Status};
+use flashlane_ocssd::wrap::{Script, ScriptedDevice};
+
+/// Logical sectors that are written, twice each.
+const USED: u64 = 600;
+
+/// A device and how its FTL is built.
+#[derive(Clone)]
+struct Drive {
+    name: &'static str,
+    spec: DeviceSpec,
+    config: DriveConfig,
+}
+
+const LIMITS: &str = "[limits]\nreset_free = true\nreset_open = true\n";
+
+/// Four PUs, short chunks, a window or none.
+fn block_ssd(name: &'static str, window: u32) -> Drive {
+    let mut spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
+    spec.geometry.mw_cunits = window;
+    let config =
+        PftlConfig { over_provisioning_percent: 40, capacitors: false, ..PftlConfig::default() };
+    Drive { name, spec, config: config.into() }
+}
+
+fn slc_tlc() -> Drive {
+    let text = format!(
+        "name = \"slc\"\nppa = \"2.0\"\n[geometry]\nchannels = 2\npus_per_channel = 2\n\
+         planes = 2\nchunks_per_pu = 40\npages_per_block = 24\nsectors_per_page = 2\nws_min = 4\n\
+         ws_opt = 4\nmw_cunits = 8\n[timing]\nread = [\"50us\"]\nprogram = [\"1ms\"]\n\
+         erase = \"3ms\"\nchannel_bandwidth = \"400MB\"\n[cells]\nbits = 3\n\
+         slc = {{ read = \"20us\", program = \"200us\", erase = \"2ms\", ws_min = 2 }}\n{LIMITS}"
+    );
+    let spec = DeviceSpec::from_toml(&text).expect("a device");
+    let config = SlcConfig {
+        scheme: Scheme::Conventional,
+        slc_chunks: Some(6),
+        over_provisioning_percent: 50,
+        ..SlcConfig::default()
+    };
+    Drive { name: "slc", spec, config: config.into() }
+}
+
+fn drives() -> [Drive; 3] {
+    [block_ssd("block", 8), block_ssd("block, no window", 0), slc_tlc()]
+}
+
+/// How the first life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Stop,
+    /// Behind a flush, with nothing under way.
+    Kill,
+    /// While sectors are programmed that nobody has flushed.
+    Cut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Got {
+    Good,
+    Older,
+    Zeros,
+    Error,
+}
+
+async fn put(ftl: &Pftl, cx: &Cx, lba: u64, version: u64) {
+    let mut buf = (lba << 32 | version).to_le_bytes();
+    let io = Io::of(BlockOp::Write, Lba::new(lba), 1, false, &mut buf);
+    ftl.start(cx, io).await.expect("a write");
+}
+
+async fn flush(ftl: &Pftl, cx: &Cx) {
+    let io = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut []);
+    ftl.start(cx, io).await.expect("a flush");
+}
+
+async fn look(ftl: &Pftl, cx: &Cx) -> Vec<Got> {
+    let mut all = Vec::new();
+    for lba in 0..USED {
+        let mut buf = [0xee; 8];
+        let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
+        let read = ftl.start(cx, io).await;
+        let word = u64::from_le_bytes(buf);
+        all.push(match (read, word & 0xffff_ffff) {
+            (Err(_), _) => Got::Error,
+            (Ok(()), _) if word == 0 => Got::Zeros,
+            (Ok(()), 2) if word >> 32 == lba => Got::Good,
+            // Written after the last flush: as good.
+            (Ok(()), 3) if word >> 32 == lba => Got::Good,
+            _ => Got::Older,
+        });
+    }
+    all
+}
+
+/// A device at rest, with a life behind it.
+fn lived(drive: &Drive, faults: &str, end: End) -> Arc<Ssd> {
+    // A line that never strikes: what a test adds later strikes only where there is a plan.
+    let plan =
+        format!("{faults}[[fault]]\nkind = \"read_uncorrectable\"\ncount = {}\n", 1u64 << 50);
+    let faults = FaultPlan::from_toml(&plan).expect("a plan");
+    let options = SsdOptions { faults, ..SsdOptions::default() };
+    let ssd = Ssd::new(&drive.spec, options).expect("a device");
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+    run.run(async move {
+        let ftl = Pftl::create(&cx, device, config).expect("fits");
+        cx.sleep(Ns::from_ms(100)).await;
+        for version in [1, 2] {
+            for lba in 0..USED {
+                put(&ftl, &cx, lba, version).await;
+                if lba % 50 == 0 {
+                    flush(&ftl, &cx).await;
+                }
+            }
+        }
+        flush(&ftl, &cx).await;
+        match end {
+            End::Stop => ftl.stop(&cx).await,
+            End::Kill => {}
+            End::Cut => {
+                for lba in 0..40 {
+                    put(&ftl, &cx, lba, 3).await;
+                }
+                cx.sleep(Ns::from_us(700)).await;
+            }
+        }
+    })
+    .expect("no stall");
+    cut(&ssd, run);
+    ssd
+}
+
+fn cut(ssd: &Ssd, run: Virtual) {
+    let now = run.now();
+    drop(run);
+    ssd.power_cut(now, PowerOn::ClockRestarts);
+    assert_eq!(ssd.counters().violations, 0, "{:?}", ssd.violations().first());
+}
+
+/// What a life found: each sector, and what the mount says.
+type Found = (Vec<Got>, Recovery);
+
+/// Mounts it, looks at each sector, and stops or is cut.
+fn mount(drive: &Drive, ssd: &Arc<Ssd>, accept: bool, stops: bool) -> Result<Found, KitError> {
+    let run = Virtual::new(1, 2, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let config = DriveConfig { accept_lost_sectors: accept, ..drive.config.clone() };
+    let found = run.run(async move {
+        let ftl = Pftl::mount(&cx, device, config, None).await?;
+        ftl.walk().expect("consistent");
+        let got = look(&ftl, &cx).await;
+        if stops {
+            ftl.stop(&cx).await;
+        }
+        Ok((got, ftl.recovery().expect("it was mounted")))
+    });
+    cut(ssd, run);
+    found.expect("no stall")
+}
+
+fn plant(ssd: &Ssd, fault: &str) {
+    let plan = FaultPlan::from_toml(&format!("[[fault]]\n{fault}\n")).expect("a plan");
+    ssd.fail(plan.faults[0].clone());
+}
+
+fn count(got: &[Got], what: Got) -> usize {
+    got.iter().filter(|got| **got == what).count()
+}
+
+/// Nothing older and no zeros; how many are good.
+fn honest(got: &[Got], what: &str) -> usize {
+    assert_eq!(count(got, Got::Older), 0, "{what}: older");
+    assert_eq!(count(got, Got::Zeros), 0, "{what}: zeros");
+    count(got, Got::Good)
+}
+
+/// Chunks that hold more than two units: those may be torn, where padding is needed, and nobody knows better.
+fn written(ssd: &Ssd) -> Vec<(u32, u32)> {
+    let geo = *ssd.geometry();
+    let report = |pu: u32| (0..).zip(ssd.chunk_report(pu, 0, geo.chunks_per_pu));
+    let all = (0..geo.pus()).flat_map(|pu| report(pu).map(move |(chunk, info)| (pu, chunk, info)));
+    let more = |info: &ChunkInfo| info.write_pointer > 8;
+    let used = |info: &ChunkInfo| matches!(info.state, ChunkState::Open | ChunkState::Closed);
+    let held = all.filter(|(.., info)| used(info) && more(info));
+    held.map(|(pu, chunk, _)| (pu, chunk)).collect()
+}
+
+/// After a clean stop a dead die costs what was on it, which is an error, exactly listed, at the first mount
+/// and at each one that follows, whether that life is stopped or cut.
+#[test]
+fn a_clean_stop_outlives_a_die() {
+    for drive in drives() {
+        for (pu, stops) in (0..4).flat_map(|pu| [(pu, true), (pu, false)]) {
+            let what = format!("{}, PU {pu} dead, stops {stops}", drive.name);
+            let ssd = lived(&drive, "", End::Stop);
+            plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
+            let mut first: Option<Vec<Got>> = None;
+            for _ in 0..3 {
+                let (got, did) =
+                    mount(&drive, &ssd, false, stops).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let good = honest(&got, &what);
+                assert!(good >= USED as usize * 7 / 10, "{what}: {good} good");
+                let lost = did.lost_sectors.iter().flat_map(|l| l.first..l.first + l.count);
+                let lost: Vec<u64> = lost.filter(|lba| *lba < USED).collect();
+                let errors = (0..USED).filter(|lba| got[*lba as usize] == Got::Error);
+                assert_eq!(lost, errors.collect::<Vec<_>>(), "{what}");
+                if first.is_none() {
+                    assert!(did.from_snapshot, "{what}: {:?}", did.no_snapshot);
+                    let dead =
+                        |l: &flashlane_ftl::layer::LostSectors| l.cause == LostCause::DeadPu(pu);
+                    assert!(did.lost_sectors.iter().all(dead), "{what}: {:?}", did.lost_sectors);
+                }
+                assert_eq!(first.get_or_insert(got.clone()), &got, "{what}: another answer");
+            }
+        }
+    }
+}
+
+/// Without a stop nobody knows what was on a dead die: the mount is refused, in the same words the second
+/// time; accepted, what may be older is an error, and stays one.
+#[test]
+fn a_die_that_is_dead_after_a_cut_is_no_empty_one() {
+    for drive in drives() {
+        for (pu, end) in (0..4).flat_map(|pu| [(pu, End::Kill), (pu, End::Cut)]) {
+            let what = format!("{}, PU {pu} dead, {end:?}", drive.name);
+            let ssd = lived(&drive, "", end);
+            plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
+            let why = mount(&drive, &ssd, false, false).err();
+            assert!(matches!(why, Some(KitError::Lost { .. })), "{what}: {why:?}");
+            let text = why.as_ref().map(ToString::to_string).unwrap_or_default();
+            assert!(text.contains(&format!("PU {pu} is dead")), "{text}");
+            assert_eq!(mount(&drive, &ssd, false, false).err(), why, "{what}");
+            for stops in [false, false, true] {
+                let (got, did) = mount(&drive, &ssd, true, stops).expect("accepted");
+                honest(&got, &what);
+                assert!(!did.lost_sectors.is_empty(), "{what}");
+            }
+        }
+    }
+}
+
+/// A chunk whose reads fail is refused, as often as it is tried; when the fault is over all is good.
+#[test]
+fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
+    for drive in drives() {
+        let chunks = written(&lived(&drive, "", End::Kill));
+        let mut refused = 0;
+        for (pu, chunk) in chunks {
+            let what = format!("{}, chunk {chunk} of PU {pu}", drive.name);
+            let ssd = lived(&drive, "", End::Kill);
+            plant(
+                &ssd,
+                &format!(
+                    "kind = \"read_uncorrectable\"\npu = {pu}\nchunk = {chunk}\ntimes = 100000000"
+                ),
+            );
+            for _ in 0..2 {
+                match mount(&drive, &ssd, false, false) {
+                    Err(KitError::Lost { .. }) => refused += 1,
+                    Err(other) => panic!("{what}: {other}"),
+                    // It held nothing that counted, or one unit that might be torn, which was not flushed.
+                    Ok((got, _)) => {
+                        let held = honest(&got, &what) + count(&got, Got::Error);
+                        assert_eq!(held, USED as usize, "{what}");
+                    }
+                }
+            }
+            ssd.forgive();
+            let (got, _) =
+                mount(&drive, &ssd, false, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(honest(&got, &what), USED as usize, "{what}");
+        }
+        assert!(refused > 8, "{}: {refused} refused", drive.name);
+    }
+}
+
+/// Reads that fail for a while at a mount cost time; whatever the mount says, what was flushed is good
+/// when the medium is.
+#[test]
+fn a_burst_at_a_mount_costs_nothing_for_good() {
+    for drive in drives() {
+        for end in [End::Stop, End::Kill, End::Cut] {
+            let mut refused = 0;
+            for times in [1, 10, 100, 400, 1000, 3000, 8000, 30_000] {
+                let what = format!("{}, {end:?}, the first {times} reads fail", drive.name);
+                let ssd = lived(&drive, "", end);
+                plant(&ssd, &format!("kind = \"read_uncorrectable\"\ntimes = {times}"));
+                match mount(&drive, &ssd, false, false) {
+                    Ok((got, _)) => assert_eq!(honest(&got, &what), USED as usize, "{what}"),
+                    Err(_) => refused += 1,
+                }
+                ssd.forgive();
+                let (got, _) =
+                    mount(&drive, &ssd, false, true).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(honest(&got, &what), USED as usize, "{what}");
+            }
+            assert!(refused <= 1, "{}, {end:?}: {refused} refused", drive.name);
+        }
+    }
+}
+
+/// Two units at the end of what a chunk holds can't be torn both: one program is under way on a PU.
+#[test]
+fn more_than_one_unit_at_the_end_of_a_chunk_is_a_loss() {
+    let drive = block_ssd("block, no window", 0);
+    let open = |ssd: &Ssd| {
+        let chunks = written(ssd).into_iter();
+        let info = |(pu, chunk)| ssd.chunk_report(pu, chunk, 1)[0];
+        chunks.filter(|at| info(*at).state == ChunkState::Open).collect::<Vec<_>>()
+    };
+    let mut tried = 0;
+    for (pu, chunk) in open(&lived(&drive, "", End::Kill)) {
+        for units in [2, 3] {
+            let ssd = lived(&drive, "", End::Kill);
+            let end = ssd.chunk_report(pu, chunk, 1)[0].write_pointer;
+            if end < 4 * units {
+                continue;
+            }
+            for sector in end - 4 * units..end {
+                plant(
+                    &ssd,
+                    &format!(
+                        "kind = \"read_uncorrectable\"\npu = {pu}\nchunk = {chunk}\nsector = {sector}\n\
+                     times = 1000000"
+                    ),
+                );
+            }
+            let what = format!("{units} units of chunk {chunk} on PU {pu}");
+            match mount(&drive, &ssd, false, false) {
+                Err(why) => assert!(matches!(why, KitError::Lost { .. }), "{what}: {why}"),
+                // They were padding and pages.
+                Ok((got, _)) => assert_eq!(honest(&got, &what), USED as usize, "{what}"),
+            }
+            tried += 1;
+        }
+    }
+    assert!(tried > 2, "{tried} tried");
+}
+
+/// Chunks that were bad from the start, and those whose erase has failed, are missed by nobody.
+#[test]
+fn a_bad_chunk_is_missed_by_nobody() {
+    for drive in drives() {
+        let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"5e-2\"\ntimes = 4\n";
+        for end in [End::Stop, End::Kill, End::Cut] {
+            let ssd = lived(&drive, plan, end);
+            for stops in [false, true, false] {
+                let what = format!("{}, {end:?}", drive.name);
+                let (got, _) =
+                    mount(&drive, &ssd, false, stops).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(honest(&got, &what), USED as usize, "{what}");
+            }
+        }
+    }
+}
+
+/// A mount that is cut, at any time and several times in a row, loses nothing, and the next one is not
+/// refused.
+#[test]
+fn cut_mounts_change_no_verdict() {
+    for drive in drives() {
+        for end in [End::Kill, End::Cut, End::Stop] {
+            for us in (100..9000).step_by(450) {
+                let ssd = lived(&drive, "", end);
+                let what = format!("{}, {end:?}, mounts cut after {us} us", drive.name);
+                for i in 0..3u64 {
+                    let run = Virtual::new(1, 2, CostTable::zero());
+                    let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+                    run.run(async move {
+                        let life = cx.clone();
+                        let _mount = cx.spawn_join(async move {
+                            Pftl::mount(&life, device, config, None).await.map(|_| ())
+                        });
+                        cx.sleep(Ns::from_us(us + 130 * i)).await;
+                    })
+                    .expect("no stall");
+                    cut(&ssd, run);
+                }
+                let (got, _) =
+                    mount(&drive, &ssd, false, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(honest(&got, &what), USED as usize, "{what}");
+            }
+        }
+    }
+}
+
+/// Padding that the host does not take is missing: what lies in front of it can't be read. The mount is
+/// refused, and finds everything when the host takes it.
+#[test]
+fn a_host_that_takes_no_padding_refuses_a_mount() {
+    for drive in [block_ssd("block", 8), slc_tlc()] {
+        let ssd = lived(&drive, "", End::Kill);
+        let run = Virtual::new(1, 2, CostTable::zero());
+        let script = Arc::new(ScriptedDevice::new(ssd.clone()));
+        let status = Status::HostFault;
+        script.add(Script { op: Op::Write, nth: 0, addrs: u64::MAX, status, delay: Ns::ZERO });
+        let (cx, config) = (run.cx(), drive.config.clone());
+        let mounted =
+            run.run(async move { Pftl::mount(&cx, script, config, None).await.map(drop) });
+        let why = mounted.expect("no stall").err();
+        assert!(matches!(why, Some(KitError::Host { .. })), "{}: {why:?}", drive.name);
+        cut(&ssd, run);
+        let (got, _) = mount(&drive, &ssd, false, true).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(honest(&got, drive.name), USED as usize, "{}", drive.name);
+    }
+}

@@ -1,0 +1,76 @@
+//! What a file system has lost with the flash below it.
+//!
+//! Owns: pages that nodes name and that no flash block has. Promises: each file that has lost pages is
+//! named, with the blocks that can't be read; a page that can't be read and was written is never taken for
+//! one that was not. Never: reads contents: a page that lies in a block that is there is not looked at.
+
+use super::{Model, cure};
+use crate::format::{Addr, Nid, Owner};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Model<'_> {
+    /// A page may have been written, as far as the medium knows.
+    pub(super) fn may_be_there(&self, segment: u32, page: u32) -> bool {
+        let there = self.medium.pages_there(&self.layout, segment);
+        there.is_none_or(|there| page < there)
+    }
+
+    /// Pages of files that are not on the medium: holes, when they are given up.
+    pub(super) fn miss_pages(&mut self) {
+        let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
+        let mut segments = BTreeSet::new();
+        for (addr, owner) in &self.owners {
+            let (segment, page) = self.layout.segment_of(*addr);
+            let there = self.medium.pages_there(&self.layout, segment);
+            if there.is_none_or(|there| page < there) || owner.slot == Owner::NODE {
+                continue;
+            }
+            let file = self.nodes.get(&owner.nid).map_or(owner.nid, |node| node.ino);
+            files.entry(file).or_default().push((*addr, *owner));
+            segments.insert(segment);
+        }
+        let doubts = self.medium.doubts();
+        let why = doubts.as_ref().map_or(String::new(), |doubts| format!(": {doubts}"));
+        for (file, pages) in files {
+            let name = self.inode(file).map(|inode| inode.name).unwrap_or_default();
+            let name = match String::from_utf8_lossy(&name) {
+                name if name.is_empty() => format!("file {file}"),
+                name => format!("file {file} ({name})"),
+            };
+            self.wrong(cure::LOST, format!("{} pages of {name} are lost{why}", pages.len()));
+            self.unread.set(self.unread.get() + pages.len() as u64);
+            for (addr, owner) in pages {
+                self.owners.remove(&addr);
+                self.make_hole(owner);
+            }
+        }
+        // What they hold follows from what is left.
+        segments.iter().for_each(|segment| self.segments_known[*segment as usize] = false);
+        if let Some(doubts) = doubts {
+            self.gives_up = self.has_lost_with_blocks();
+            match self.gives_up && segments.is_empty() && self.led_nowhere.is_empty() {
+                true => {
+                    let said = "fsyncs behind the last checkpoint may be lost";
+                    self.unread.set(self.unread.get() + 1);
+                    self.wrong(cure::DOUBT, format!("{said}: {doubts}"));
+                }
+                false => {
+                    self.report.notes.push(format!("it is not known what they hold: {doubts}"))
+                }
+            }
+        }
+    }
+
+    /// Something is missing, or may be, that blocks hold which can't be read.
+    fn has_lost_with_blocks(&self) -> bool {
+        let layout = &self.layout;
+        let pages = layout.shape.segment_pages;
+        let lacks = |segment: u32| {
+            let there = self.medium.pages_there(layout, segment).unwrap_or(pages);
+            let valid = &self.segments[segment as usize].valid;
+            (there..pages).any(|page| crate::fs::bit(valid, page))
+        };
+        let missing = (0..layout.shape.segments()).any(lacks);
+        missing || !self.pack.clean && self.medium.has_lost_blocks()
+    }
+}
