@@ -19,6 +19,8 @@ use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use std::collections::VecDeque;
 
+use crate::log::format::Oob;
+
 /// No slot, no address, no owner.
 pub(super) const NIL: u32 = u32::MAX;
 
@@ -258,15 +260,17 @@ impl Buffer {
         self.queue[kind as usize].len
     }
 
-    /// A live sector that GC has read into this slot waits to be programmed, as it was sealed.
+    /// A live sector that GC has read into this slot waits to be programmed, as it was sealed, without what
+    /// it said of chunks where it was.
     #[inline]
     pub(super) fn take_over(
         &mut self,
         slot: u32,
         (kind, cause): (Kind, Cause),
         lba: u32,
-        oob: [u8; OOB_BYTES],
+        mut oob: [u8; OOB_BYTES],
     ) {
+        Oob::set_tag(&mut oob, 0);
         self.slots[slot as usize] =
             Slot { lba, oob, kind, cause, live: true, holds_room: true, sealed: true, ..EMPTY };
         self.push_back(slot);

@@ -27,6 +27,7 @@ use std::task::Poll;
 use super::buffer::{Kind, NIL, Stage};
 use super::map::Entry;
 use super::place::{LineState, MAIN};
+use super::witness::Round;
 use super::{Controller, DriveFtl, Phase, Room, read};
 use crate::log::format::{LBA_PADDING, Oob};
 
@@ -269,6 +270,10 @@ impl Controller {
             }
         }
         self.stats.ftl.buffered_now -= user;
+        if !self.capacitors {
+            let padding = self.buffer.padding();
+            self.bear_witness(position, job, |i| slots[i] != padding);
+        }
         let content = Gather::new(self.buffer.slab(), &slots, self.content_bytes);
         let (oob, cause) = (&self.scratch.oob[..n], &self.scratch.cause[..n]);
         let flags = Flags { fua: !mutant!("kit.program-not-fua"), ..Flags::DEFAULT };
@@ -295,6 +300,25 @@ impl Controller {
         s.oob = Oob::encode_raw(s.lba as u64, s.stamp, crc);
         s.sealed = true;
         (s.oob, s.cause)
+    }
+
+    /// Has the records of a unit speak of the other chunks of its line, but for those of a type
+    /// (`witness.rs`).
+    pub(super) fn bear_witness(
+        &mut self,
+        position: u32,
+        job: Job,
+        has_lba: impl Fn(usize) -> bool,
+    ) {
+        let line = self.place.layout.positions_of(job.line);
+        let tags = self.place.tags_of(job.line);
+        let mut round = Round::from(job.from, position - line.start, line.len() as u32);
+        for (i, oob) in self.scratch.oob[..job.n as usize].iter_mut().enumerate() {
+            let tag = round.next().map_or(0, |column| tags[column as usize]);
+            if has_lba(i) {
+                Oob::set_tag(oob, tag);
+            }
+        }
     }
 
     /// Takes in the result of a PU's program. Returns the host room that became free.

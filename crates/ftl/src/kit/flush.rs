@@ -110,6 +110,9 @@ impl Controller {
             self.scratch.cause[i] = cause;
             self.stats.count(cause, self.place.layout.is_slc(job.line));
         }
+        if !self.capacitors {
+            self.bear_witness(position, job, |i| i < pages.len());
+        }
         let index: Vec<u32> = (0..unit as u32).collect();
         let content = Gather::new(&bytes, &index, PAGE_BYTES);
         let (oob, cause) = (&self.scratch.oob[..unit], &self.scratch.cause[..unit]);

@@ -195,6 +195,13 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
             if !mutant!("kit.void-beyond-erase") {
                 c.forget_voids(*line, positions);
             }
+            if !c.capacitors {
+                let number = ftl.layout.chunk_number(*line);
+                for position in positions {
+                    let report = ftl.device.chunk_report(ftl.layout.pu(*position), number, 1);
+                    c.place.note_erases(*line, *position, report[0].erases);
+                }
+            }
             let noted = if c.capacitors { 0 } else { c.barrier_after_now() };
             c.place.erased(*line, positions, failed, noted);
         }

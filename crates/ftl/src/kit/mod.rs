@@ -57,6 +57,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod tier;
+mod witness;
 
 use flashlane_base::mutant;
 use flashlane_ocssd::device::Device;
@@ -423,7 +424,7 @@ impl Parts {
         let reach = reach(&*device, &layout);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
-            pages: Pages::new(capacity as u32, layout.grains(), layout.chunk_count()),
+            pages: Pages::of(capacity as u32, &layout),
             buffer: Buffer::new(sizes),
             gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),

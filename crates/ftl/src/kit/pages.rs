@@ -1,5 +1,5 @@
 //! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks in
-//! which nothing is missed.
+//! which nothing is missed, erases of single chunks.
 //!
 //! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
 //! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
@@ -23,7 +23,7 @@
 //! | 24 | 8 | first sector, unit or chunk it speaks of |
 //! | 32 | 8 | stamp at which it is true |
 //! | 40 | 24 | zero |
-//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk |
+//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk; counts: four bits per chunk |
 //!
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
@@ -33,10 +33,16 @@
 //! Chunks are counted by chunk number and position in the stripe. Notes are for a device without
 //! capacitors: a dump says as much. A page of them is programmed twice, on two PUs where there are two:
 //! one of them may be on the die that is dead.
+//!
+//! **Counts** are notes as well, of a device where a line is a single chunk, behind the others. They say
+//! how often each chunk had been erased, as tags (`witness.rs`): in wider lines the records of the other
+//! chunks say so. A barrier writes them when a chunk was opened that was erased since they were written,
+//! so they are durable before anything in that chunk is. 0: nobody knows.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
 use super::map::{Entry, Map};
+use super::place::Layout;
 use flashlane_base::mutant;
 
 /// Bytes of a page, and of the content of its sector under every store.
@@ -48,6 +54,9 @@ const MAJOR: u16 = 1;
 pub(super) const TRIM_SPAN: u32 = ((PAGE_BYTES - HEADER) * 4) as u32;
 /// Units that a page of void units speaks of, and chunks that a page of notes does.
 pub(super) const VOID_SPAN: u32 = ((PAGE_BYTES - HEADER) * 8) as u32;
+
+/// Chunks that a page of counts speaks of.
+pub(super) const COUNT_SPAN: u32 = ((PAGE_BYTES - HEADER) * 2) as u32;
 
 /// What a page says of a logical sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +92,10 @@ pub(super) struct Pages {
     notes_from: u32,
     /// A bit per chunk, as the newest page of notes says: nothing in it is missed.
     notes: Vec<u64>,
+    /// First page of counts, the last kind.
+    counts_from: u32,
+    /// Per chunk its tag, as the newest page of counts says.
+    tags: Vec<u8>,
     /// Stamp of the newest page of notes that a mount has read.
     noted: Option<u64>,
     dirty: u32,
@@ -94,19 +107,28 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// No page differs from the medium, which has none. `units` and `chunks` of the device.
-    pub(super) fn new(capacity: u32, units: u32, chunks: u32) -> Pages {
+    /// The pages of a blank device.
+    pub(super) fn of(capacity: u32, layout: &Layout) -> Pages {
+        let counted = layout.counted_chunks();
+        Pages::new(capacity, layout.grains(), layout.chunk_count(), counted)
+    }
+
+    /// No page differs from the medium, which has none. `units` and `chunks` of the device; `counted`: of
+    /// them, those that pages of counts speak of.
+    pub(super) fn new(capacity: u32, units: u32, chunks: u32, counted: u32) -> Pages {
         let (trims, voids) = Pages::numbers(capacity, units);
-        let notes = chunks.div_ceil(VOID_SPAN);
+        let (notes, counts) = (chunks.div_ceil(VOID_SPAN), counted.div_ceil(COUNT_SPAN));
         let clean = State { dirty: false, flying: false, at: NIL };
         Pages {
             capacity,
-            states: vec![clean; (trims + voids + notes) as usize],
+            states: vec![clean; (trims + voids + notes + counts) as usize],
             trims,
             void: vec![0; units.div_ceil(64) as usize],
             voids: 0,
             notes_from: trims + voids,
             notes: vec![0; chunks.div_ceil(64) as usize],
+            counts_from: trims + voids + notes,
+            tags: vec![0; counted as usize],
             noted: None,
             dirty: 0,
             dirty_notes: 0,
@@ -225,6 +247,29 @@ impl Pages {
         }
     }
 
+    /// All pages of counts from now on say this, where there are any.
+    pub(super) fn set_tags(&mut self, tags: &[u8]) {
+        let spans = self.tags.chunks_mut(COUNT_SPAN as usize).zip(tags.chunks(COUNT_SPAN as usize));
+        let mut changed = Vec::new();
+        for (page, (old, new)) in (self.counts_from..).zip(spans) {
+            if *old != *new {
+                old.copy_from_slice(new);
+                changed.push(page);
+            }
+        }
+        changed.into_iter().for_each(|page| self.touch(page));
+    }
+
+    /// What the newest page of counts says of a chunk; 0: nothing.
+    pub(super) fn tag(&self, chunk: usize) -> u8 {
+        self.tags.get(chunk).copied().unwrap_or(0)
+    }
+
+    /// Pages of counts.
+    pub(super) fn counts(&self) -> u32 {
+        self.count() - self.counts_from
+    }
+
     /// All pages of notes are to be written.
     pub(super) fn touch_notes(&mut self) {
         (self.notes_from..self.count()).for_each(|page| self.touch(page));
@@ -340,6 +385,14 @@ impl Pages {
                 }
                 first
             }
+            Some(_) if page >= self.counts_from => {
+                let first = (page - self.counts_from) * COUNT_SPAN;
+                let tags = self.tags.iter().skip(first as usize).take(COUNT_SPAN as usize);
+                for (i, tag) in tags.enumerate() {
+                    bits[i / 2] |= tag << (i % 2 * 4);
+                }
+                first
+            }
             Some(_) => {
                 let (all, first) = match page.checked_sub(self.notes_from) {
                     Some(notes) => (&self.notes, notes * VOID_SPAN),
@@ -378,6 +431,13 @@ impl Pages {
     /// void units, whose units are marked instead.
     pub(super) fn read(&mut self, page: u32, bytes: &[u8], mut say: impl FnMut(u32, Said)) {
         let bits = &bytes[HEADER..];
+        if let Some(counts) = page.checked_sub(self.counts_from) {
+            let tags = self.tags.iter_mut().skip((counts * COUNT_SPAN) as usize);
+            for (i, tag) in tags.take(COUNT_SPAN as usize).enumerate() {
+                *tag = bits[i / 2] >> (i % 2 * 4) & 15;
+            }
+            return;
+        }
         if let Some(notes) = page.checked_sub(self.notes_from) {
             let from = notes as usize * VOID_SPAN as usize / 64;
             let words =
@@ -422,7 +482,7 @@ mod tests {
             map.set(lba, Entry::Media(lba));
         }
         map.set(TRIM_SPAN + 7, Entry::Poisoned);
-        let mut pages = Pages::new(capacity, 1000, 50);
+        let mut pages = Pages::new(capacity, 1000, 50, 0);
         assert_eq!(pages.count(), 4);
         let mut bytes = vec![0xaa; PAGE_BYTES];
         for page in 0..2 {
@@ -449,7 +509,7 @@ mod tests {
 
     #[test]
     fn void_units_survive_the_trip() {
-        let mut pages = Pages::new(100, VOID_SPAN + 5, 9);
+        let mut pages = Pages::new(100, VOID_SPAN + 5, 9, 0);
         assert_eq!(pages.count(), 4);
         pages.set_void(3, true);
         pages.set_void(VOID_SPAN + 4, true);
@@ -457,7 +517,7 @@ mod tests {
         pages.set_void(9, false);
         assert_eq!(pages.take(9), [1, 2]);
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, VOID_SPAN + 5, 9);
+        let mut other = Pages::new(100, VOID_SPAN + 5, 9, 0);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [1, 2] {
             pages.build(page, &map, 5, |_| false, &mut bytes);
@@ -469,10 +529,33 @@ mod tests {
         assert!(other.any_void());
     }
 
+    #[test]
+    fn counts_survive_the_trip() {
+        let chunks = COUNT_SPAN + 3;
+        let mut pages = Pages::new(100, 10, chunks, chunks);
+        assert_eq!((pages.count(), pages.counts()), (5, 2));
+        let tags: Vec<u8> = (0..chunks).map(|chunk| (chunk % 15) as u8).collect();
+        pages.set_tags(&tags);
+        assert_eq!((pages.take(9), pages.take_notes()), (vec![], vec![3, 4]));
+        let map = Map::new(100, 100);
+        let mut other = Pages::new(100, 10, chunks, chunks);
+        let mut bytes = vec![0; PAGE_BYTES];
+        for page in [3, 4] {
+            assert!(pages.is_notes(page));
+            pages.build(page, &map, 5, |_| false, &mut bytes);
+            assert_eq!(other.check(page, &bytes), Some(5));
+            other.read(page, &bytes, |_, _| panic!("no trims here"));
+        }
+        assert!((0..chunks as usize).all(|chunk| other.tag(chunk) == tags[chunk]));
+        assert_eq!(other.noted(), None, "they say nothing of bad chunks");
+        pages.set_tags(&tags);
+        assert!(!pages.notes_wait(), "nothing has changed");
+    }
+
     /// A page that changes while it flies is written again; one that failed, too.
     #[test]
     fn a_page_is_taken_once_until_it_changes() {
-        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9);
+        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9, 0);
         pages.touch_trims(0, 3 * TRIM_SPAN);
         assert_eq!(pages.take(2), [0, 1]);
         pages.touch(0);

@@ -28,6 +28,7 @@ use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState, Status};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::NIL;
+use super::witness::tag_of;
 
 mod layout;
 mod spare;
@@ -278,6 +279,8 @@ pub(super) struct Place {
     lines: Vec<Line>,
     /// Flags per chunk number × position.
     chunks: Vec<u8>,
+    /// Likewise, what other chunks of its line say of it (`witness.rs`); 0: nothing.
+    tags: Vec<u8>,
     pools: Vec<Pool>,
     streams: Vec<Stream>,
     idle: Bits,
@@ -288,6 +291,10 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
+    /// A chunk that is a line was opened after an erase that [`Place::tell_erases`] has not told of.
+    untold: bool,
+    /// Tags as [`Place::tell_erases`] told them last.
+    told: Vec<u8>,
     /// [`Place::bad_chunks`] says something else than when it was asked last.
     stock_changed: bool,
     /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a stop asks.
@@ -349,6 +356,9 @@ impl Place {
         Place {
             lines: Vec::new(),
             chunks: vec![0; (layout.chunk_numbers() * positions) as usize],
+            tags: vec![0; (layout.chunk_numbers() * positions) as usize],
+            untold: false,
+            told: vec![0; layout.counted_chunks() as usize],
             pools: pools.into_iter().enumerate().map(pool).collect(),
             streams: streams.into_iter().map(stream).collect(),
             idle: Bits::new(positions),
@@ -617,6 +627,7 @@ impl Place {
                 let at = self.layout.chunk_index(line, position);
                 let info = &chunks[at];
                 l.erases += info.erases as u64;
+                self.tags[at] = tag_of(info.erases);
                 if info.state == ChunkState::Offline {
                     self.chunks[at] = RETIRED;
                     self.retired += 1;
@@ -1020,6 +1031,10 @@ impl Place {
         stream.lines[group] = line;
         let full = self.layout.of(line).chunk_sectors;
         let before = stream.left;
+        if self.layout.of(line).width == 1 {
+            let at = self.layout.chunk_index(line, self.layout.positions_of(line).start);
+            self.untold |= self.told[at] != self.tags[at];
+        }
         // A line before may have had other positions: it has no room left anywhere.
         for position in self.layout.positions_of(line) {
             let usable = self.chunks[self.layout.chunk_index(line, position)] & RETIRED == 0;
@@ -1213,6 +1228,45 @@ impl Place {
             l.state = LineState::Free;
             let first = self.layout.positions_of(line).start;
             pool.put(line, first);
+        }
+    }
+
+    /// What the chunks of a line say of each other, by column.
+    pub(super) fn tags_of(&self, line: u32) -> &[u8] {
+        let positions = self.layout.positions_of(line);
+        let first = self.layout.chunk_index(line, positions.start);
+        &self.tags[first..first + positions.len()]
+    }
+
+    /// The device reports so many erases of a chunk that was erased. One that is not counted can't be told
+    /// from none.
+    pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
+        let tag = &mut self.tags[self.layout.chunk_index(line, position)];
+        *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
+    }
+
+    /// The pages of counts have to be written before what is in chunks that were opened is durable.
+    pub(super) fn has_untold_erases(&self) -> bool {
+        self.untold
+    }
+
+    /// The tags that pages of counts are to have, where there are any.
+    pub(super) fn tell_erases(&mut self) -> &[u8] {
+        self.untold = false;
+        self.told.copy_from_slice(&self.tags[..self.told.len()]);
+        &self.told
+    }
+
+    /// A mount is over: nobody knows how often the chunks of closed lines without anything valid were erased
+    /// when they were written, and nothing in them is missed.
+    pub(super) fn forget_erases(&mut self) {
+        for line in 0..self.layout.lines {
+            let l = &self.lines[line as usize];
+            if l.valid == 0 && !matches!(l.state, LineState::Free | LineState::Open) {
+                for position in self.layout.positions_of(line) {
+                    self.tags[self.layout.chunk_index(line, position)] = 0;
+                }
+            }
         }
     }
 

@@ -29,7 +29,8 @@ pub(crate) fn content_crc(content: &[u8]) -> u32 {
 /// Is this the content of logical sector `lba`, as it was written?
 #[inline]
 pub(super) fn is_of(oob: &[u8; OOB_BYTES], lba: u32, content: &[u8]) -> bool {
-    let named = Oob::decode_raw(oob).0 == lba as u64 || mutant!("kit.record-of-another");
+    let (owner, _) = Oob::split_tag(Oob::decode_raw(oob).0);
+    let named = owner == lba as u64 || mutant!("kit.record-of-another");
     named && (Oob::verify_crc(oob, content_crc(content)) || mutant!("kit.content-unverified"))
 }
 

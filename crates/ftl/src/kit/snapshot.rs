@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     /// Of 2,000 sectors, 64 units and 30 chunks: a page of each kind.
     fn pages() -> Pages {
-        Pages::new(2000, 64, 30)
+        Pages::new(2000, 64, 30, 0)
     }
 
     fn shape() -> Shape {

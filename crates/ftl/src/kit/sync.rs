@@ -12,8 +12,9 @@
 //!    open pairs are padded, too.
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
-//! 4. Last, where chunks have become bad, the notes (`pages.rs`) go out, twice: by then all is on the
-//!    medium that makes a chunk one in which nothing is missed.
+//! 4. Last, where chunks have become bad, or were opened that pages of counts speak of, the notes
+//!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which nothing is
+//!    missed.
 //!
 //! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
 //! after it was empty has ended: what was moved out of it is programmed then, what replaced its
@@ -31,6 +32,7 @@ use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
 use super::map::Entry;
+use super::pages::COUNT_SPAN;
 use super::place::{Layout, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
@@ -127,7 +129,14 @@ pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
 pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     let main = layout.main();
     let padded = (main.pairs * main.positions()).clamp(main.unit, main.stripe_sectors());
-    padded as u64 * u64::from(main.stripes())
+    let counts = if main.width == 1 { counts_room(layout) } else { 0 };
+    u64::from(padded + counts) * u64::from(main.stripes())
+}
+
+/// Sectors that the pages of counts of one barrier may take, both copies.
+fn counts_room(layout: &Layout) -> u32 {
+    let pages = layout.counted_chunks().div_ceil(COUNT_SPAN);
+    2 * pages.next_multiple_of(layout.main().unit)
 }
 
 impl DriveFtl {
@@ -282,12 +291,14 @@ impl Controller {
 
     /// Makes the pages of notes that differ from what is on the medium; false if none does.
     fn make_notes(&mut self) -> bool {
-        let any = self.place.stock_changed() || self.pages.notes_wait();
+        let untold = self.place.has_untold_erases() && !mutant!("kit.opened-untold");
+        let any = self.place.stock_changed() || untold || self.pages.notes_wait();
         if !any || self.phase == Phase::Stopped || mutant!("kit.chunks-unnoted") {
             return false;
         }
         let bits = self.place.bad_chunks();
         self.pages.set_notes(bits);
+        self.pages.set_tags(self.place.tell_erases());
         self.stamp += 1;
         for page in self.pages.take_notes() {
             self.hold(page);
@@ -329,7 +340,8 @@ impl Controller {
         let main = self.place.layout.main();
         let pairs = (self.barriers.pair_sectors * main.positions()).min(main.stripe_sectors());
         let pages = self.pages.waiting().next_multiple_of(main.unit);
-        let next = self.barriers.user_room + 2 * main.unit + pages + pairs;
+        let counts = counts_room(&self.place.layout);
+        let next = self.barriers.user_room + 2 * main.unit + pages + counts + pairs;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;
         }

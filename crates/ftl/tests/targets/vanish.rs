@@ -7,9 +7,10 @@
 use crate::prelude::*;
 use flashlane_ftl::kit::{DriveConfig, MountError as KitError, Recovery};
 use flashlane_ftl::layer::LostCause;
+use flashlane_ftl::pftl::Victim;
 use flashlane_ftl::slc::{Scheme, SlcConfig};
 use flashlane_ocssd::Device;
-use flashlane_ocssd::device::{ChunkState, Op, Status};
+use flashlane_ocssd::device::{ChunkState, Op, Request, Scatter, Status};
 use flashlane_ocssd::wrap::{Script, ScriptedDevice};
 
 /// Logical sectors that are written, twice each.
@@ -52,8 +53,20 @@ fn slc_tlc() -> Drive {
     Drive { name: "slc", spec, config: config.into() }
 }
 
-fn drives() -> [Drive; 3] {
-    [block_ssd("block", 8), block_ssd("block, no window", 0), slc_tlc()]
+/// The same where a line is a single chunk.
+fn by_chunk() -> Drive {
+    let drive = block_ssd("block, chunk by chunk", 0);
+    let config = PftlConfig {
+        over_provisioning_percent: 40,
+        capacitors: false,
+        victim: Victim::Block,
+        ..PftlConfig::default()
+    };
+    Drive { config: config.into(), ..drive }
+}
+
+fn drives() -> [Drive; 4] {
+    [block_ssd("block", 8), block_ssd("block, no window", 0), slc_tlc(), by_chunk()]
 }
 
 /// How the first life ends.
@@ -283,6 +296,96 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
             assert_eq!(honest(&got, &what), USED as usize, "{what}");
         }
         assert!(refused > 8, "{}: {refused} refused", drive.name);
+    }
+}
+
+/// The logical sectors that the records in a chunk name, without tags.
+async fn named(ssd: &Ssd, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> {
+    let info = ssd.chunk_report(pu, chunk, 1)[0];
+    let first = ssd.format().pack(Location { pu, chunk, sector: 0 });
+    let addrs: Vec<Ppa> =
+        (0..info.write_pointer).map(|sector| ssd.format().in_chunk(first, sector)).collect();
+    let mut found = BTreeSet::new();
+    for addrs in addrs.chunks(16) {
+        let mut oob = vec![[0; Oob::BYTES]; addrs.len()];
+        let index: Vec<u32> = (0..addrs.len() as u32).collect();
+        let content = Scatter::new(&mut [], &index, 0);
+        ssd.io(cx, Request::read(addrs, content, &mut oob)).await;
+        let lbas = oob.iter().map(|oob| Oob::split_tag(Oob::decode_raw(oob).0).0);
+        found.extend(lbas.filter(|lba| *lba < USED));
+    }
+    found
+}
+
+/// A chunk is lost in a line of whose other chunks each sector was written again since, so that nothing which can
+/// be read counts there. It holds the newest copies of its own sectors, and it was not being erased.
+#[test]
+fn a_lost_chunk_between_garbage_is_no_torn_erase() {
+    for drive in drives() {
+        let run_life = |seen: Arc<Mutex<Vec<(u32, u32)>>>| {
+            let plan =
+                format!("[[fault]]\nkind = \"read_uncorrectable\"\ncount = {}\n", 1u64 << 50);
+            let faults = FaultPlan::from_toml(&plan).expect("a plan");
+            let ssd = Ssd::new(&drive.spec, SsdOptions { faults, ..SsdOptions::default() });
+            let ssd = ssd.expect("a device");
+            let run = Virtual::new(1, 1, CostTable::zero());
+            let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+            run.run(async move {
+                let ftl = Pftl::create(&cx, device.clone(), config).expect("fits");
+                for version in [1, 2] {
+                    for lba in 0..USED {
+                        put(&ftl, &cx, lba, version).await;
+                    }
+                    flush(&ftl, &cx).await;
+                }
+                let geo = *device.geometry();
+                // Of the lines that are full the one with most sectors of its own on PU 1.
+                let mut most: Option<(BTreeSet<u64>, u32)> = None;
+                for chunk in 0..geo.chunks_per_pu {
+                    if device.chunk_report(1, chunk, 1)[0].state != ChunkState::Closed {
+                        continue;
+                    }
+                    let own = named(&device, &cx, 1, chunk).await;
+                    if most.as_ref().is_none_or(|(most, _)| own.len() >= most.len()) {
+                        most = Some((own, chunk));
+                    }
+                }
+                let (own, chunk) = most.expect("a full chunk");
+                for pu in [0, 2, 3] {
+                    for lba in named(&device, &cx, pu, chunk).await.difference(&own) {
+                        put(&ftl, &cx, *lba, 3).await;
+                    }
+                }
+                flush(&ftl, &cx).await;
+                seen.lock().push((1, chunk));
+            })
+            .expect("no stall");
+            cut(&ssd, run);
+            ssd
+        };
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let ssd = run_life(seen.clone());
+        let (pu, chunk) = seen.lock()[0];
+        let what = format!("{}, chunk {chunk} of PU {pu}", drive.name);
+        plant(
+            &ssd,
+            &format!(
+                "kind = \"read_uncorrectable\"\npu = {pu}\nchunk = {chunk}\ntimes = 100000000"
+            ),
+        );
+        for _ in 0..2 {
+            match mount(&drive, &ssd, false, false) {
+                Err(KitError::Lost { .. }) => {}
+                Err(other) => panic!("{what}: {other}"),
+                Ok((got, _)) => {
+                    honest(&got, &what);
+                    panic!("{what}: its sectors are missed by nobody");
+                }
+            }
+        }
+        ssd.forgive();
+        let (got, _) = mount(&drive, &ssd, false, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(honest(&got, &what), USED as usize, "{what}");
     }
 }
 

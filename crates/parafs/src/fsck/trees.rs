@@ -355,32 +355,32 @@ impl Model<'_> {
         order.sort_unstable();
         for (_, nid) in order {
             let Some((first, count)) = self.names_pages(nid) else { continue };
-            let (ino, is_inode) = (self.nodes[&nid].ino, self.nodes[&nid].is_inode());
-            for slot in 0..count {
-                let addr = NodePage::addr(&self.nodes[&nid].bytes, is_inode, slot);
+            let node = &self.nodes[&nid];
+            let (ino, is_inode) = (node.ino, node.is_inode());
+            let addrs = (0..count).map(|slot| (slot, NodePage::addr(&node.bytes, is_inode, slot)));
+            // A hole that is made below is in a slot that was looked at before.
+            let addrs: Vec<(u32, Addr)> = addrs.filter(|(_, addr)| addr.is_page()).collect();
+            for (slot, addr) in addrs {
                 let owner = Owner { nid, slot };
-                if !addr.is_page() {
-                    continue;
-                }
-                let who = format!("page {} of file {ino}", first + u64::from(slot));
-                let lies = format!("{who} lies at page {}", addr.0);
+                let who = || format!("page {} of file {ino}", first + u64::from(slot));
+                let lies = || format!("{} lies at page {}", who(), addr.0);
                 let other = self.owners.get(&addr).copied();
                 let summed = self.layout.has(addr).then(|| self.summed(addr)).flatten();
                 let theirs = summed.is_some_and(|said| said != owner);
                 let why = match other {
-                    _ if !self.layout.has(addr) => format!("{who} lies at {}, nowhere", addr.0),
+                    _ if !self.layout.has(addr) => format!("{} lies at {}, nowhere", who(), addr.0),
                     Some(other) if other.slot != Owner::NODE && summed == Some(owner) => {
                         self.wrong(
                             cure::HOLE,
-                            format!("{lies}, as does one of node {}", other.nid),
+                            format!("{}, as does one of node {}", lies(), other.nid),
                         );
                         self.make_hole(other);
                         self.owners.insert(addr, owner);
                         continue;
                     }
-                    Some(other) => format!("{lies}, as does one of node {}", other.nid),
+                    Some(other) => format!("{}, as does one of node {}", lies(), other.nid),
                     None if theirs && self.counted(addr) == Some(false) => {
-                        format!("{lies}, which counts as garbage of somebody else")
+                        format!("{}, which counts as garbage of somebody else", lies())
                     }
                     None => {
                         self.owners.insert(addr, owner);

@@ -8,9 +8,10 @@
 //! **Where nothing is missed.** In chunks that the dump says so of, or the notes (`pages.rs`). Else in a line
 //! of which nothing counts: no logical sector has its only newest copy there. Lines are erased when that
 //! is so and durable, not before. So a chunk of such a line of which nothing can be read is one whose
-//! erase was torn, and an offline one has failed its erase; in any other line both are losses, and an
-//! offline chunk is in any case where all of its PU are. Where a line is a single chunk there are no
-//! others to tell. No more count as torn than can be erased at once in [`LIVES`] lives that were cut. Where there are no
+//! erase was torn, if it has been erased since it was written: the other chunks of its line say so
+//! (`witness.rs`), or the pages of counts. Where none of these is there to say it, no more count as torn than
+//! can be erased at once in [`LIVES`] lives that were cut. An offline chunk of such a line has failed its
+//! erase. In any other line both are losses, and an offline chunk is in any case where all of its PU are. Where there are no
 //! notes at all (an older version has used the device last, or it is in its first life) an offline chunk
 //! counts as bad from the start; that is said ([`super::Recovery::unnoted`]).
 //!
@@ -113,7 +114,7 @@ impl Mount<'_> {
         if !mutant!("kit.unreadable-is-empty") {
             losses.chunks = self.missed_chunks(&notes, pages, found);
         }
-        self.forget_erased(&notes, found, &mut unread);
+        self.forget_erased(&notes, pages, found, &mut unread);
         self.judge_units(found, dump, &unread, &mut losses);
         if !losses.is_empty() && !accept && !mutant!("kit.loss-mounted") {
             return Err(self.refusal(&losses));
@@ -158,7 +159,7 @@ impl Mount<'_> {
     }
 
     /// Leaves out chunks in which nothing is missed.
-    fn forget_erased(&self, notes: &Notes<'_>, found: &Found, unread: &mut Unread) {
+    fn forget_erased(&self, notes: &Notes<'_>, pages: &Pages, found: &Found, unread: &mut Unread) {
         let wholly = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
             let full = self.chunks[at].write_pointer == self.layout.of(*line).chunk_sectors;
@@ -177,6 +178,18 @@ impl Mount<'_> {
         }
         let counts = self.lines_that_count(found);
         let erased = |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize];
+        // Other chunks of its line, or the pages of counts, say whether it has been erased since it was written.
+        let said = |(line, position): &(u32, u32)| {
+            let at = self.chunk_index(*line, *position);
+            let mut heard = found.heard[at];
+            if self.layout.of(*line).width == 1 {
+                heard.note(pages.tag(at));
+            }
+            let said = heard.is_erased_since(self.chunks[at].erases);
+            said.filter(|_| !mutant!("kit.witness-unheard"))
+        };
+        unread.retain(|chunk, _| !(erased(chunk) && said(chunk) == Some(true)));
+        let erased = |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none();
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);

@@ -290,8 +290,7 @@ fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), M
 impl Mount<'_> {
     /// Pages that say nothing yet.
     fn new_pages(&self) -> Pages {
-        let layout = &self.layout;
-        Pages::new(self.capacity as u32, layout.grains(), layout.chunk_count())
+        Pages::of(self.capacity as u32, &self.layout)
     }
 
     fn chunk_index(&self, line: u32, position: u32) -> usize {
@@ -415,6 +414,7 @@ impl Mount<'_> {
             self.report.lost_sectors = c.lost_sectors(older.is_some());
             if !config.capacitors {
                 c.phase = Phase::Mounting;
+                c.place.forget_erases();
                 c.pages.touch_notes();
                 c.place.set_aside(&self.aside);
                 // What is lost is noted before the chunks where it was.

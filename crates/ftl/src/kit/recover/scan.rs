@@ -14,7 +14,8 @@ use super::super::STAMP_LAST;
 use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::place::Layout;
-use super::sectors::{Medium, read_records, records_again, verify};
+use super::super::witness::{Heard, Round};
+use super::sectors::{Medium, Record, read_records, records_again, verify};
 use super::{Mount, window_of};
 use crate::log::format::{LBA_LIMIT, LBA_SNAPSHOT};
 use crate::patience::read_again;
@@ -47,6 +48,8 @@ pub(super) struct Found {
     pub(super) rest_end: Vec<u32>,
     /// Per chunk: something of it could be read.
     pub(super) any: Vec<bool>,
+    /// Per chunk: what the others of its line say of it.
+    pub(super) heard: Vec<Heard>,
     /// Per line: largest stamp.
     pub(super) stamp_of_line: Vec<u64>,
     /// The first record that can't be ours: (physical sector, logical sector).
@@ -80,6 +83,7 @@ impl Mount<'_> {
             data_end: vec![0; chunks],
             rest_end: vec![0; chunks],
             any: vec![false; chunks],
+            heard: vec![Heard::default(); chunks],
             stamp_of_line: vec![0; self.layout.lines as usize],
             foreign: None,
         }));
@@ -196,12 +200,12 @@ async fn scan_chunks(
 
 impl Found {
     /// Takes in the record of a sector; `None`: it can't be read.
-    fn note(&mut self, layout: &Layout, at: u32, record: Option<(u64, u64)>) {
+    fn note(&mut self, layout: &Layout, at: u32, record: Option<Record>) {
         let (line, position, sector) = layout.in_chunk(at);
         let chunk = layout.chunk_index(line, position);
         // Of another FTL, or damaged: no copy of ours has such a stamp.
-        let is_ours = |(lba, stamp): &(u64, u64)| *lba >= LBA_LIMIT || *stamp <= STAMP_LAST;
-        let Some((lba, stamp)) = record.filter(is_ours) else {
+        let is_ours = |r: &Record| r.lba >= LBA_LIMIT || r.stamp <= STAMP_LAST;
+        let Some(Record { lba, stamp, tag }) = record.filter(is_ours) else {
             self.unreadable.insert(at);
             return;
         };
@@ -220,6 +224,11 @@ impl Found {
         if host {
             self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
             self.host_stamp = self.host_stamp.max(stamp);
+        }
+        let columns = layout.positions_of(line);
+        let column = position - columns.start;
+        if let Some(other) = Round::from(sector, column, columns.len() as u32).next() {
+            self.heard[layout.chunk_index(line, columns.start + other)].note(tag);
         }
         let of_line = &mut self.stamp_of_line[line as usize];
         *of_line = (*of_line).max(stamp);

@@ -78,8 +78,18 @@ async fn read_sectors(
     (done, bytes, oob)
 }
 
-/// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
-pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<(u64, u64)>> {
+/// A record that could be read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// A logical sector, or a type.
+    pub(super) lba: u64,
+    pub(super) stamp: u64,
+    /// What it says of another chunk ([`super::super::witness`]).
+    pub(super) tag: u8,
+}
+
+/// Records of up to a vector of sectors, `None` where one can't be read.
+pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<Record>> {
     try_records(cx, medium, ats, TRIES).await
 }
 
@@ -89,7 +99,7 @@ pub(super) async fn records_again(
     cx: &Cx,
     medium: &Medium,
     failed: Vec<u32>,
-) -> Vec<(u32, (u64, u64))> {
+) -> Vec<(u32, Record)> {
     let mut found = Vec::new();
     if mutant!("kit.mount-without-patience") {
         return found;
@@ -112,7 +122,7 @@ pub(super) async fn records_again(
     found
 }
 
-async fn try_records(cx: &Cx, medium: &Medium, ats: &[u32], tries: u32) -> Vec<Option<(u64, u64)>> {
+async fn try_records(cx: &Cx, medium: &Medium, ats: &[u32], tries: u32) -> Vec<Option<Record>> {
     let mut records = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..tries {
@@ -135,9 +145,10 @@ async fn try_records(cx: &Cx, medium: &Medium, ats: &[u32], tries: u32) -> Vec<O
     records
 }
 
-fn record_of(oob: &[u8; OOB_BYTES]) -> (u64, u64) {
-    let (lba, stamp, _) = Oob::decode_raw(oob);
-    (lba, stamp)
+fn record_of(oob: &[u8; OOB_BYTES]) -> Record {
+    let (raw, stamp, _) = Oob::decode_raw(oob);
+    let (lba, tag) = Oob::split_tag(raw);
+    Record { lba, stamp, tag }
 }
 
 /// Which of these copies of host sectors, (logical, physical) each, are what their records say.
