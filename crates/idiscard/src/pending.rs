@@ -162,6 +162,9 @@ impl Pending {
         let Some(mut flushed) = self.flushing.take() else { return };
         let to = if good { &mut self.ready } else { &mut self.written };
         to.iter_mut().zip(&mut flushed).for_each(|(to, from)| to.append(from));
+        if good && mutant!("idiscard.found-during-a-flush-is-durable") {
+            self.ready.iter_mut().zip(&mut self.written).for_each(|(to, from)| to.append(from));
+        }
     }
 
     /// What waits for a flush will wait for ever.
@@ -254,5 +257,28 @@ mod tests {
         pending.begin_flush();
         pending.end_flush(true);
         assert_eq!(pending.take(99), Some((Why::Freed, 115..120)));
+    }
+
+    /// What is found while a flush is under way may have been written after the flush began: it
+    /// waits for the next one.
+    #[test]
+    fn what_is_found_during_a_flush_waits_for_the_next() {
+        let (all, mut pending) = (0..100, Pending::default());
+        let freed = |pending: &mut Pending, run: Range<u64>| {
+            pending.found(&all, Found::Freed(run));
+            pending.found(&all, Found::Settled);
+        };
+        freed(&mut pending, 10..12);
+        assert!(pending.begin_flush());
+        freed(&mut pending, 20..22);
+        pending.found(&all, Found::Passed(30..32));
+        pending.end_flush(true);
+        assert_eq!(pending.take(99), Some((Why::Freed, 10..12)));
+        assert_eq!(pending.take(99), None, "the flush began before the others were found");
+        assert!(pending.begin_flush());
+        assert_eq!(pending.take(99), None, "the next flush has not ended");
+        pending.end_flush(true);
+        assert_eq!(pending.take(99), Some((Why::Freed, 20..22)));
+        assert_eq!(pending.take(99), Some((Why::Passed, 30..32)));
     }
 }

@@ -493,8 +493,12 @@ impl Controller {
             let valid = self.place.line(*line).valid;
             // What is being read counts as valid of its line no more, and does not wait yet.
             let moving = self.moving() + self.gc_reading();
+            let barriers = || match mutant!("slc.no-room-for-barriers") {
+                true => 0,
+                false => self.room_for_barriers(),
+            };
             self.place.can_take(MAIN, valid, moving)
-                && self.place.room_now(MAIN) >= moving + valid + self.room_for_barriers()
+                && self.place.room_now(MAIN) >= moving + valid + barriers()
         };
         if self.wrap_is_wanted()
             && let Some(line) = self.place.greediest(JOURNAL).filter(takes)
@@ -640,5 +644,79 @@ impl Controller {
         if let Some(tier) = &mut self.tier {
             tier.detector.rebuild(kept.into_iter().map(|lba| Lba::new(lba.into())));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{BlockDev, Io};
+    use crate::slc::{Scheme, SlcConfig};
+    use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+    use flashlane_rt::{CostTable, Virtual};
+
+    /// Two channels of two dies of two planes; a line of SLC has 64 sectors, a line of TLC 192.
+    const DEVICE: &str = "name = \"tier\"\nppa = \"2.0\"\n\
+        [geometry]\nchannels = 2\npus_per_channel = 2\nplanes = 2\nchunks_per_pu = 40\n\
+        pages_per_block = 12\nsectors_per_page = 2\nws_min = 4\nws_opt = 4\nmw_cunits = 8\n\
+        [timing]\nread = [\"50us\"]\nprogram = [\"1ms\"]\nerase = \"3ms\"\n\
+        channel_bandwidth = \"400MB\"\n[cells]\nbits = 3\n\
+        slc = { read = \"20us\", program = \"200us\", erase = \"2ms\", ws_min = 2 }\n\
+        [limits]\nreset_free = true\nreset_open = true\n";
+
+    /// Live sectors leave the SLC buffer while the main pool has room now for them and for what
+    /// barriers may program before anything is erased, however much room is on its way.
+    #[test]
+    fn a_migration_leaves_room_for_barriers() {
+        let spec = DeviceSpec::from_toml(DEVICE).expect("a device");
+        let ssd = Ssd::new(&spec, SsdOptions::default()).expect("a device");
+        let config = SlcConfig {
+            scheme: Scheme::Conventional,
+            slc_chunks: Some(2),
+            idle: Ns::from_secs(1000),
+            over_provisioning_percent: 50,
+            buffer_sectors: Some(16),
+            ..SlcConfig::default()
+        };
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        let ended = run.run(async move {
+            let ftl = DriveFtl::create(&cx, ssd, config).expect("a drive");
+            // The chunks of the SLC part come into their mode.
+            cx.sleep(Ns::from_ms(100)).await;
+            for lba in 0..72u64 {
+                let word = (lba + 1).to_le_bytes();
+                ftl.start(&cx, Io::write(Lba::new(lba), 1, false, &word)).await.expect("a write");
+            }
+            ftl.start(&cx, Io::flush()).await.expect("a flush");
+            cx.sleep(Ns::from_ms(100)).await;
+            fill_main(&mut ftl.controller.lock());
+        });
+        ended.expect("nobody waits for ever");
+    }
+
+    /// Takes the free lines of the main pool, a unit at a time. A line that is full counts as one
+    /// that will be erased. Looks behind each unit whether a line may leave the buffer.
+    fn fill_main(c: &mut Controller) {
+        let (mut goes, mut short) = (0, 0);
+        while let Some((stream, position)) = c.place.next_of_gc(MAIN) {
+            let (line, ..) = c.place.claim(stream, position, 1);
+            if c.place.landed(line, position) {
+                c.place.take_victim(line);
+            }
+            let first = c.place.greediest(BUFFER).expect("the host has filled a line");
+            let (valid, moving) = (c.place.line(first).valid, c.moving() + c.gc_reading());
+            let left = c.place.room_now(MAIN).checked_sub(valid + moving);
+            let barriers = c.room_for_barriers();
+            match (c.find_slc_victim(true), left) {
+                (Some(_), left) => {
+                    assert!(left >= Some(barriers), "{left:?} left, barriers may take {barriers}");
+                    goes += 1;
+                }
+                (None, Some(_)) => short += u32::from(c.place.can_take(MAIN, valid, moving)),
+                (None, None) => {}
+            }
+        }
+        assert!(goes > 0 && short > 0, "{goes} times a line may go, {short} times for itself only");
     }
 }

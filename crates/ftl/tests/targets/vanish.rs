@@ -414,6 +414,41 @@ fn a_burst_at_a_mount_costs_nothing_for_good() {
     }
 }
 
+/// A unit that can't be read, with others behind it that can, was whole once: no power cut has torn
+/// it. The mount is refused, and names the place.
+#[test]
+fn a_unit_in_front_of_others_is_no_torn_one() {
+    for drive in drives() {
+        let mut refused = 0;
+        for (pu, chunk) in written(&lived(&drive, "", End::Kill)).into_iter().take(2) {
+            let what = format!("{}, chunk {chunk} of PU {pu}", drive.name);
+            let ssd = lived(&drive, "", End::Kill);
+            plant(
+                &ssd,
+                &format!(
+                    "kind = \"read_uncorrectable\"\npu = {pu}\nchunk = {chunk}\nsector = 1\n\
+                     times = 1000000"
+                ),
+            );
+            match mount(&drive, &ssd, false, false) {
+                Err(why) => {
+                    let place = (pu, chunk, 1);
+                    let named = matches!(
+                        why,
+                        KitError::Lost { sectors: 1, pu, chunk, sector, .. }
+                            if (pu, chunk, sector) == place
+                    );
+                    assert!(named, "{what}: {why}");
+                    refused += 1;
+                }
+                // It held pages.
+                Ok((got, _)) => assert_eq!(honest(&got, &what), USED as usize, "{what}"),
+            }
+        }
+        assert!(refused > 0, "{}: nothing was missed", drive.name);
+    }
+}
+
 /// Two units at the end of what a chunk holds can't be torn both: one program is under way on a PU.
 #[test]
 fn more_than_one_unit_at_the_end_of_a_chunk_is_a_loss() {

@@ -712,7 +712,12 @@ impl Ssd {
                     desk.failed.insert(desk.ended);
                 }
                 image.changed.store(!mutant!("image.failure-forgotten"), Ordering::Relaxed);
-                image.shared.slots.wait_again(left.freed);
+                if mutant!("image.slots-of-a-failed-commit-freed") {
+                    let file = &*image.shared.file;
+                    image.shared.slots.release(left.freed, file, &image.shared.layout);
+                } else {
+                    image.shared.slots.wait_again(left.freed);
+                }
                 for (channel, dies) in self.channels.iter().zip(&left.touched) {
                     channel.lock().cells.touch_again(dies);
                 }

@@ -721,6 +721,47 @@ fn a_slot_left_during_a_commit_stays() {
     assert!((0..4).all(|i| got.holds(i, 7)), "its content is there");
 }
 
+/// A commit that fails gives no slot back: the commit before it names them, and a killed process
+/// leaves the image as of that commit.
+#[test]
+fn a_commit_that_failed_gives_no_slot_back() {
+    for clear in [false, true] {
+        let file = fresh();
+        if clear {
+            file.clear_free_slots();
+        }
+        let ssd = open_on(file.clone());
+        let bench = Bench::new(ssd.clone());
+        bench.write(&[(0, 0, 0, 4)], 7);
+        assert_eq!(bench.flush(), Status::Ok);
+        let named = commits(&ssd);
+        assert_eq!(bench.reset(0, 0), Status::Ok);
+        // Behind the erase on its die: the old content is gone for good.
+        assert_eq!(bench.write(&[(0, 1, 0, 2)], 8).failed, 0);
+        // The first sync of the commit goes well, its frames find no room.
+        file.fail_after(1, ErrorKind::StorageFull);
+        assert_eq!(bench.flush(), Status::HostFault);
+        file.heal();
+        assert_eq!(commits(&ssd), named, "it failed");
+        // Each of these chunks takes a slot.
+        let others = [(0, 2), (1, 0), (1, 1), (1, 2)];
+        for (pu, chunk) in others {
+            assert_eq!(bench.write(&[(pu, chunk, 0, 4)], 9).failed, 0);
+        }
+        let killed = || Bench::new(open_on(Arc::new(MemoryFile::new(file.bytes()))));
+        let again = killed();
+        assert_eq!(again.info(0, 0).write_pointer, 4, "as of the commit that went well");
+        let got = again.read(&[(0, 0, 0, 4)]);
+        assert!((0..4).all(|i| got.holds(i, 7)), "its content is there, clear {clear}");
+        assert_eq!(bench.flush(), Status::Ok);
+        let again = killed();
+        assert_eq!(again.info(0, 0).write_pointer, 0, "erased");
+        for (pu, chunk) in others {
+            assert!(again.read(&[(pu, chunk, 0, 4)]).holds(3, 9), "chunk {chunk} of PU {pu}");
+        }
+    }
+}
+
 /// The mark of the last commit may be lost with the power, and comes back with the next sync; that of an
 /// image which was closed is there.
 #[test]

@@ -332,6 +332,9 @@ impl Mount<'_> {
 
     /// The sectors of a unit that can't be read are lost.
     fn lose(&self, losses: &mut Losses, found: &Found, (line, position): (u32, u32), unit: u32) {
+        if mutant!("kit.lost-is-torn") {
+            return;
+        }
         let sectors = unit..unit + self.layout.of(line).unit;
         let ats = sectors.map(|sector| self.layout.sector_at(line, position, sector));
         losses.sectors.extend(ats.filter(|at| found.unreadable.contains(at)));

@@ -435,7 +435,7 @@ impl HostFtl {
                 _ => self.unit_failed(&spot, unit, (done, i * n, failed), &mut released),
             };
             if !again.is_empty() {
-                self.rings.send_again(cx, &again, &self.slab);
+                self.send_again(cx, again);
             }
             // Only now may the next program reach this PU: the pool knows how this one ended.
             self.pu[spot.pu as usize].release(cx, units);
@@ -477,6 +477,21 @@ impl HostFtl {
         let wanting = self.pools.iter().map(|pool| &pool.collector).filter(|c| c.is_wanted());
         wanting.for_each(|collector| collector.work.wake(cx));
         close.iter().for_each(|line| self.close_if_ready(cx, *line));
+    }
+
+    /// Slots wait in their rings to be programmed elsewhere. Called before the unit that held them
+    /// counts as done: between the two a flush could end.
+    #[cold]
+    pub(in crate::log) fn send_again(&self, cx: &Cx, slots: Vec<u32>) {
+        if mutant!("log.sent-again-late") {
+            let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
+            cx.spawn(async move {
+                their_cx.sleep(Ns::from_ms(50)).await;
+                me.rings.send_again(&their_cx, &slots, &me.slab);
+            });
+            return;
+        }
+        self.rings.send_again(cx, &slots, &self.slab);
     }
 
     /// Some of a unit could not be programmed: `failed`, where its sector `i` is the `first + i`-th of

@@ -212,7 +212,9 @@ impl HostFtl {
         if done.failed != 0 {
             self.note_meta_failure(cx, spot.chunk, &done, cause);
         }
-        self.rings.send_again(cx, &again, &self.slab);
+        if !again.is_empty() {
+            self.send_again(cx, again);
+        }
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[spot.pu as usize].release(cx, held);
         self.publish_media(cx, released).await;

@@ -261,6 +261,35 @@ fn rule_09_the_window_of_a_failed_chunk_is_sent_again() {
     }
 }
 
+/// Rule 9: a program fails while another one is under way in the same chunk. A flush of both ends
+/// when both are programmed elsewhere, not before: the power goes off right behind it.
+#[test]
+fn rule_09_a_flush_waits_for_what_was_in_flight_in_a_failed_chunk() {
+    for window in [0, 8] {
+        let ahead = || {
+            small().with(|setup| {
+                setup.config.pu_budget = 2;
+                setup.spec.geometry.mw_cunits = window;
+            })
+        };
+        let bench = made(ahead());
+        bench.write(0, 4, 1);
+        bench.drained();
+        let line = bench.cut().lines()[0].clone();
+        for (kind, at) in [("early_close", 1), ("write_next_unit", 1), ("write_next_unit", 3)] {
+            let bench = made(ahead().failing(kind, (line.chunks[at], 8)));
+            // Four units for each chunk, two in flight at a time: the last behind the one that
+            // fails.
+            bench.write(0, 64, 1);
+            bench.flush();
+            assert_eq!(bench.ssd.faults_happened(), [1], "{kind}, window {window}");
+            let again = bench.count(Cause::Retry);
+            assert!(kind == "early_close" || again >= 8, "{again} sectors went out again");
+            bench.cut().mounted().read_all();
+        }
+    }
+}
+
 /// Rule 14: GC meets a sector it can't read, moves the rest and erases the line: the loss is remembered,
 /// over a cut, a checkpoint and a clean stop, until the sector is written or discarded.
 #[test]
