@@ -18,8 +18,9 @@ Examples:
   flashlane drive create my.img --preset peers-16g
   flashlane drive create small.img --preset tiny --set geometry.chunks_per_pu=64 --seed 7
 
-FILE appears when it is complete. It takes about 200 bytes for each chunk at once, so that no commit lacks room,
-and the rest of its room on the disk as it is written to.")]
+FILE appears when it is complete. It takes room on the disk as it is written to; with up to some 65,000 chunks
+about 250 bytes for each at once, so that no commit lacks room. Of more chunks it has format 3.0, which older
+programs refuse.")]
     Create(DriveCreate),
     /// Say what a drive is and what it holds
     #[command(after_help = "\

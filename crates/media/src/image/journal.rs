@@ -367,7 +367,8 @@ mod tests {
     use super::*;
     use crate::host::memory::MemoryFile;
 
-    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
+    const LAYOUT: Layout =
+        Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true, holes: false };
 
     /// A journal with these frames, (half, frame, sequence, frames of the commit, index) each.
     fn journal(frames: &[(u64, u64, u64, u32, u32)]) -> Result<u64, String> {

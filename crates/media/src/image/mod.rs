@@ -31,6 +31,9 @@ pub const MARK_AT: u64 = HOLDER_AT + FRAME_BYTES as u64;
 const TABLE_AT: u64 = HOLDER_AT + PAGE;
 /// Most bytes of target settings.
 pub const TARGETS_MAX: usize = 64 << 10;
+/// Room for table and journal up to this many bytes is reserved when an image is created, so that no
+/// commit meets a full disk. What is larger takes room as it is written.
+pub const RESERVED_MAX: u64 = 16 << 20;
 /// A half of the journal has this many frames at least.
 const FRAMES_MIN: u64 = 64;
 
@@ -181,6 +184,8 @@ pub struct Layout {
     pub sectors: u32,
     /// Sectors have checksums.
     pub checked: bool,
+    /// A row of the table that is zero need not be written: its bytes may be zero with its checksum's.
+    pub holes: bool,
 }
 
 impl Layout {
@@ -254,6 +259,11 @@ impl Layout {
     /// Where the slots begin.
     pub fn slots_at(&self) -> u64 {
         self.journal_at() + 2 * self.half_frames() * FRAME_BYTES as u64
+    }
+
+    /// Whether an image that is created with these regions reserves the room for table and journal.
+    pub fn is_reserved(&self) -> bool {
+        self.slots_at() - self.table_at() <= RESERVED_MAX
     }
 
     /// Bytes of a slot: a chunk's content, then its records, in whole pages.

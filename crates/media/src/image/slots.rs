@@ -218,7 +218,8 @@ mod tests {
     /// However long commits fail: the next one names no slot that a reader would refuse.
     #[test]
     fn slots_end_where_a_reader_says() {
-        let layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
+        let layout =
+            Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true, holes: false };
         let (slots, file) = (Slots::new(&BTreeSet::new()), MemoryFile::default());
         for slot in 0..layout.slots() as u32 {
             assert_eq!(slots.take(&file, &layout).unwrap(), slot);
@@ -234,7 +235,14 @@ mod tests {
     #[test]
     fn some_free_slots_keep_their_room() {
         const CHUNKS: u32 = 100;
-        let layout = Layout { channels: 1, dies: 1, chunks: CHUNKS, sectors: 4, checked: true };
+        let layout = Layout {
+            channels: 1,
+            dies: 1,
+            chunks: CHUNKS,
+            sectors: 4,
+            checked: true,
+            holes: false,
+        };
         let (slots, file) = (Slots::new(&BTreeSet::new()), MemoryFile::default());
         let take = || slots.take(&file, &layout).unwrap();
         let all: Vec<u32> = (0..CHUNKS).map(|_| take()).collect();

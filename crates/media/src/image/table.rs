@@ -21,7 +21,7 @@ use super::journal::{Head, Journal, Mark, part_of_sum, written};
 use super::{ImageFault, Layout, MARK_AT};
 use crate::host::HostFile;
 use flashlane_base::mutant;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Bytes of a row.
@@ -73,6 +73,37 @@ fn store_row(number: u32, row: &Row) -> [u8; STORED_ROW_BYTES] {
     out
 }
 
+/// Where a row lies.
+fn row_at(layout: &Layout, number: u32) -> u64 {
+    layout.table_at() + number as u64 * STORED_ROW_BYTES as u64
+}
+
+/// Writes rows into their places, with checksums. Numbers rise; what lies side by side goes in one call.
+fn write_rows(
+    file: &dyn HostFile,
+    layout: &Layout,
+    numbers: impl Iterator<Item = u32>,
+    row_of: impl Fn(u32) -> Row,
+) -> Result<(), ImageFault> {
+    let write = |first: u32, bytes: &[u8]| {
+        let written = file.write_through(row_at(layout, first), bytes);
+        written.map_err(ImageFault::io("write the table of"))
+    };
+    let (mut first, mut next, mut bytes) = (0, 0, Vec::new());
+    for number in numbers {
+        if !bytes.is_empty() && (number != next || bytes.len() >= BATCH) {
+            write(first, &bytes)?;
+            bytes.clear();
+        }
+        if bytes.is_empty() {
+            first = number;
+        }
+        bytes.extend(store_row(number, &row_of(number)));
+        next = number + 1;
+    }
+    if bytes.is_empty() { Ok(()) } else { write(first, &bytes) }
+}
+
 /// The sum over the rows of a table.
 fn sum_of(rows: &[Row]) -> u64 {
     let parts = (0..).zip(rows).map(|(number, row)| part_of_sum(number, row));
@@ -80,38 +111,32 @@ fn sum_of(rows: &[Row]) -> u64 {
 }
 
 impl Table {
-    /// Writes the table of a new image; nothing is synced. Rows that are not named are zero.
+    /// Writes the table of a new image, and its mark; nothing is synced. Rows that are not named are zero.
+    /// Takes memory for the rows that are named and not zero.
+    ///
+    /// # Errors
+    /// The host failed, or has no room for what is written.
     pub fn create(
-        file: Arc<dyn HostFile>,
-        layout: Layout,
+        file: &dyn HostFile,
+        layout: &Layout,
         named: impl IntoIterator<Item = (u32, Row)>,
-    ) -> Result<Table, ImageFault> {
-        let mut rows = vec![[0; ROW_BYTES]; layout.rows() as usize];
-        for (number, row) in named {
-            rows[number as usize] = row;
+    ) -> Result<(), ImageFault> {
+        let named: BTreeMap<u32, Row> =
+            named.into_iter().filter(|(_, row)| *row != [0; ROW_BYTES]).collect();
+        let row_of = |number: u32| named.get(&number).copied().unwrap_or([0; ROW_BYTES]);
+        let no_room = ImageFault::io("make room for");
+        if layout.holes {
+            file.set_len(layout.slots_at()).map_err(no_room)?;
+            write_rows(file, layout, named.keys().copied(), row_of)?;
+        } else {
+            let reserve = layout.slots_at() - layout.table_at();
+            file.allocate(layout.table_at(), reserve).map_err(no_room)?;
+            write_rows(file, layout, 0..layout.rows(), row_of)?;
         }
-        let mut table = Table {
-            file,
-            layout,
-            sum: Some(sum_of(&rows)),
-            rows,
-            last: 0,
-            used: 0,
-            half: 0,
-            next: 0,
-            behind: BTreeSet::new(),
-            unsure: (0, 0),
-            unsound: Vec::new(),
-            marked: 0,
-            broken: false,
-        };
-        let reserve = layout.slots_at() - layout.table_at();
-        table.file.allocate(layout.table_at(), reserve).map_err(ImageFault::io("make room for"))?;
-        table.behind.extend(0..layout.rows());
-        table.write_in_place()?;
-        table.behind.clear();
-        table.write_mark()?;
-        Ok(table)
+        let parts = (0..layout.rows()).map(|number| part_of_sum(number, &row_of(number)));
+        let sum = parts.fold(0, u64::wrapping_add);
+        let mark = Mark { sequence: 0, sum: written(sum) };
+        file.write_through(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))
     }
 
     /// Reads the table as of the last commit. `marked` says that the format has sums and the mark.
@@ -170,35 +195,38 @@ impl Table {
         Ok(())
     }
 
-    /// The rows in place; those that the journal has need not be sound.
+    /// The rows in place; those that the journal has need not be sound. One that was never written is zero,
+    /// where the format leaves such rows out: if it was lost, the sum says so.
     fn read_rows(&mut self) -> Result<(), ImageFault> {
         let all = self.layout.rows();
-        self.rows.reserve_exact(all as usize);
+        let may_be_hole = self.layout.holes || mutant!("image.old-row-is-hole");
+        // Memory is taken for rows that are not zero.
+        self.rows = vec![[0; ROW_BYTES]; all as usize];
         let mut bytes = vec![0; BATCH];
-        while self.rows.len() < all as usize {
-            let from = self.rows.len() as u32;
+        for from in (0..all).step_by(BATCH / STORED_ROW_BYTES) {
             let n = (all - from).min((BATCH / STORED_ROW_BYTES) as u32);
             let bytes = &mut bytes[..n as usize * STORED_ROW_BYTES];
-            self.file
-                .read_at(self.row_at(from), bytes)
-                .map_err(ImageFault::io("read the table of"))?;
+            let read = self.file.read_at(row_at(&self.layout, from), bytes);
+            read.map_err(ImageFault::io("read the table of"))?;
             for (stored, number) in bytes.chunks_exact(STORED_ROW_BYTES).zip(from..) {
+                if may_be_hole && stored.iter().all(|b| *b == 0) {
+                    continue;
+                }
                 let mut row = [0; ROW_BYTES];
                 row.copy_from_slice(&stored[..ROW_BYTES]);
                 let needed = !self.behind.contains(&number) || mutant!("image.covered-row-refused");
                 let sound = stored == store_row(number, &row) || mutant!("image.row-unchecked");
                 if needed && !sound {
-                    let (place, at) = (self.layout.place_of_row(number), self.row_at(number));
+                    let place = self.layout.place_of_row(number);
+                    let at = row_at(&self.layout, number);
                     return Err(ImageFault::Row { row: number, place, at });
                 }
-                self.rows.push(row);
+                if row != [0; ROW_BYTES] {
+                    self.rows[number as usize] = row;
+                }
             }
         }
         Ok(())
-    }
-
-    fn row_at(&self, number: u32) -> u64 {
-        self.layout.table_at() + number as u64 * STORED_ROW_BYTES as u64
     }
 
     /// A row as of the last commit. `number` is a row of the layout.
@@ -356,15 +384,8 @@ impl Table {
 
     /// Writes the rows that the journal has into their places.
     fn write_in_place(&mut self) -> Result<(), ImageFault> {
-        let numbers: Vec<u32> = self.behind.iter().copied().collect();
-        let side_by_side = numbers.chunk_by(|a, b| a + 1 == *b);
-        for run in side_by_side.flat_map(|run| run.chunks(BATCH / STORED_ROW_BYTES)) {
-            let bytes: Vec<u8> =
-                run.iter().flat_map(|n| store_row(*n, &self.rows[*n as usize])).collect();
-            let at = self.row_at(run[0]);
-            self.file.write_through(at, &bytes).map_err(ImageFault::io("write the table of"))?;
-        }
-        Ok(())
+        let behind = self.behind.iter().copied();
+        write_rows(&*self.file, &self.layout, behind, |number| self.rows[number as usize])
     }
 }
 
@@ -373,7 +394,8 @@ mod tests {
     use super::*;
     use crate::host::memory::{MemoryFile, Moment};
 
-    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
+    const LAYOUT: Layout =
+        Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true, holes: false };
 
     fn open(bytes: Vec<u8>, marked: bool) -> Result<Table, ImageFault> {
         Table::open(Arc::new(MemoryFile::new(bytes)), LAYOUT, marked)
@@ -382,7 +404,8 @@ mod tests {
     /// A table of some commits: two rows each, from 20 on; with sums and the mark, or as before 1.2.
     fn some_commits(marked: bool) -> Vec<u8> {
         let file = Arc::new(MemoryFile::default());
-        let mut table = Table::create(file.clone(), LAYOUT, []).unwrap();
+        Table::create(&*file, &LAYOUT, []).unwrap();
+        let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
         table.sum = table.sum.filter(|_| marked);
         for n in 1..=5 {
             table.commit(vec![(20, [n; ROW_BYTES]), (20 + n as u32, [n; ROW_BYTES])]).unwrap();
@@ -421,6 +444,38 @@ mod tests {
         let mut unmarked = bytes;
         unmarked[MARK_AT as usize..][..512].fill(0);
         assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
+    }
+
+    /// A format with holes: rows of zeros are not written at first, are read as zeros, and a row that was
+    /// written and is gone is damage. In a format without, a hole is damage by itself.
+    #[test]
+    fn rows_of_zeros_need_not_be_written() {
+        let layout = Layout { holes: true, ..LAYOUT };
+        let place = |row: u64| (layout.table_at() + row * STORED_ROW_BYTES as u64) as usize;
+        let file = Arc::new(MemoryFile::default());
+        let named = [(30, [0; ROW_BYTES]), (7, [7; ROW_BYTES])];
+        Table::create(&*file, &layout, named).unwrap();
+        let bytes = file.bytes();
+        assert!(bytes[place(8)..place(31)].iter().all(|b| *b == 0));
+        assert!(bytes[place(7)] == 7 && bytes.len() as u64 == layout.slots_at());
+        let mut table = Table::open(file.clone(), layout, true).unwrap();
+        assert_eq!((table.row(7), table.row(30)), (&[7; ROW_BYTES], &[0; ROW_BYTES]));
+        for n in 0..=layout.half_frames() as u8 {
+            table.commit(vec![(20, [n + 1; ROW_BYTES])]).unwrap();
+        }
+        assert_eq!(table.half, 1, "row 20 is in its place");
+        let mut bytes = file.bytes();
+        assert!(bytes[place(20)] > 0 && bytes[place(30)] == 0);
+        let open_with =
+            |bytes: &[u8]| Table::open(Arc::new(MemoryFile::new(bytes.to_vec())), layout, true);
+        let again = open_with(&bytes).unwrap();
+        assert!(again.rows == table.rows && again.last == table.last);
+        bytes[place(7)..place(8)].fill(0);
+        let refused = open_with(&bytes).err();
+        assert!(matches!(refused, Some(ImageFault::Sum { last }) if last == table.last));
+        let mut old = some_commits(false);
+        old[place(7)..place(8)].fill(0);
+        assert!(matches!(open(old, false), Err(ImageFault::Row { row: 7, .. })));
     }
 
     /// A sync fails, and the host forgets what it was to write, but shows it. Who opens the image then

@@ -13,12 +13,16 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
-/// Version that this program writes. It refuses a newer major one and only reads a newer minor one.
-pub const VERSION: (u16, u16) = (2, 2);
+/// Newest version that this program writes. It refuses a newer major one and only reads a newer minor one.
+pub const VERSION: (u16, u16) = (3, 0);
+/// The last version whose tables have no holes: what a new image is whose room is reserved at once.
+pub const WHOLE: (u16, u16) = (2, 2);
 /// The last version whose slots have no checksums: what an image of such a one is upgraded to.
 pub const UNCHECKED: (u16, u16) = (1, 2);
 /// From this version on sectors have checksums.
 const HAS_CHECKS: (u16, u16) = (2, 0);
+/// From this version on a row of zeros need not be written.
+const HAS_HOLES: (u16, u16) = (3, 0);
 /// From this version on commits carry a sum over the table, and a mark says how far the journal came.
 pub(crate) const HAS_MARK: (u16, u16) = (1, 2);
 const FIXED: usize = 128;
@@ -35,9 +39,24 @@ pub struct Header {
     pub spec: DeviceSpec,
 }
 
+/// The version of a new image of such a device: the oldest that says all there is to say, so that older
+/// programs can use what they can.
+pub fn version_for(spec: &DeviceSpec) -> (u16, u16) {
+    if layout_of(spec, WHOLE).is_reserved() { WHOLE } else { VERSION }
+}
+
+/// The newest version with the major number of this one, as far as this program knows.
+pub(super) fn latest_of(version: (u16, u16)) -> (u16, u16) {
+    match version.0 {
+        0 | 1 => UNCHECKED,
+        2 => WHOLE,
+        _ => VERSION,
+    }
+}
+
 /// The regions of a new image of such a device.
 pub fn layout(spec: &DeviceSpec) -> Layout {
-    layout_of(spec, VERSION)
+    layout_of(spec, version_for(spec))
 }
 
 fn layout_of(spec: &DeviceSpec, version: (u16, u16)) -> Layout {
@@ -48,6 +67,7 @@ fn layout_of(spec: &DeviceSpec, version: (u16, u16)) -> Layout {
         chunks: geo.pus() * geo.chunks_per_pu,
         sectors: geo.sectors_per_chunk(),
         checked: version >= HAS_CHECKS,
+        holes: version >= HAS_HOLES,
     }
 }
 
@@ -75,8 +95,7 @@ impl Header {
 
     /// It was written by a newer program: it may only be read.
     pub fn is_newer(&self) -> bool {
-        let known = if self.version.0 < VERSION.0 { UNCHECKED } else { VERSION };
-        self.version > known
+        self.version > latest_of(self.version)
     }
 
     /// Both copies.

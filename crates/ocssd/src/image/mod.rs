@@ -13,7 +13,7 @@ mod upgrade;
 
 pub use copy::{CopyKind, copy_image};
 pub(crate) use header::HAS_MARK;
-pub use header::{Header, MAGIC, UNCHECKED, VERSION, layout};
+pub use header::{Header, MAGIC, UNCHECKED, VERSION, WHOLE, layout, version_for};
 pub use upgrade::{Version, upgrade_image};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};

@@ -1,4 +1,4 @@
-//! Bringing an image to the format that this program writes.
+//! Bringing an image to the newest format whose slots and table are like its own.
 //!
 //! Owns: the order in which the copies of the header change. Promises: whatever a kill or a loss of power
 //! leaves is an image of the one format or the other, with the same content; an image that is not sound
@@ -8,7 +8,7 @@
 //! What is new in a version lies where the ones before wrote zeros (`docs/IMAGE.md`, "Versions"), so
 //! beside the mark of 1.2 the number is all that changes.
 
-use super::{HAS_MARK, Header, ImageError, OpenImage, UNCHECKED, VERSION, header, hold};
+use super::{HAS_MARK, Header, ImageError, OpenImage, header, hold};
 use crate::ssd::Ssd;
 use flashlane_base::mutant;
 use flashlane_media::host::HostFile;
@@ -48,8 +48,9 @@ impl Ssd {
             // Durable before a header says that it is there.
             Table::open(file.clone(), to.layout(), false)?.begin_marks()?;
         }
-        // Slots with checksums are larger: no header makes them of others.
-        to.version = if from.0 == VERSION.0 { VERSION } else { UNCHECKED };
+        // Slots with checksums are larger: no header makes them of others. A table that is written in full
+        // has no use for holes, and older programs can go on using it.
+        to.version = header::latest_of(from);
         let bytes = to.to_bytes()?;
         let copies = bytes.chunks(HEADER_BYTES as usize).zip([0, HEADER_BYTES]);
         let mut old = Vec::new();

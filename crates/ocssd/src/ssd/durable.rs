@@ -276,7 +276,8 @@ impl Ssd {
         options: &CreateImage,
     ) -> Result<(), ImageError> {
         let uuid = options.uuid.unwrap_or_default();
-        let header = Header { version: VERSION, uuid, seed: options.seed, spec: spec.clone() };
+        let version = image::version_for(spec);
+        let header = Header { version, uuid, seed: options.seed, spec: spec.clone() };
         let bytes = header.to_bytes()?;
         let image = Shared {
             file: file.clone(),
@@ -287,12 +288,12 @@ impl Ssd {
         let layout = image.layout;
         let ssd = Ssd::build_on(spec, &OpenImage::default(), options.seed, &Arc::new(image))?;
         ssd.mark_factory_bad();
-        let mut table = Table::create(file.clone(), layout, ssd.new_rows(&layout, Ns::ZERO)?)?;
+        Table::create(&*file, &layout, ssd.new_rows(&layout, Ns::ZERO)?)?;
         if !mutant!("image.header-early") {
-            table.sync()?;
+            file.sync().map_err(ImageFault::io("sync"))?;
         }
         file.write_at(0, &bytes).map_err(ImageFault::io("write"))?;
-        table.sync()?;
+        file.sync().map_err(ImageFault::io("sync"))?;
         Ok(())
     }
 
@@ -746,7 +747,7 @@ impl Ssd {
         Ok(rows)
     }
 
-    /// All rows of a device without an image, whose own time it is.
+    /// All rows that are not zero, of a device without an image, whose own time it is.
     pub(super) fn new_rows(&self, layout: &Layout, clock: Ns) -> Rows {
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
         let (clean, version, clock) = (true, VERSION, clock.as_ns());
@@ -754,7 +755,7 @@ impl Ssd {
         let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
         for die in 0..layout.dies {
             let chan = &chans[self.geo.channel_of(die) as usize];
-            rows.extend(chunk_rows(layout, chan, die));
+            rows.extend(chunk_rows(layout, chan, die).filter(|(_, row)| *row != [0; ROW_BYTES]));
         }
         Ok(rows)
     }

@@ -356,7 +356,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 3.2", sealed(&|copy| copy[16] = 3)),
+        ("format 4.2", sealed(&|copy| copy[16] = 4)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];
@@ -485,6 +485,48 @@ fn copies_hold_what_was_there() {
         let taken = std::fs::metadata(path).unwrap().blocks() * 512;
         assert!(taken <= original + (64 << 10), "{taken} bytes of {original}: holes were filled");
     }
+}
+
+/// An image of so many chunks that table and journal would take much room takes it as it is written to.
+/// It is what a small one is: flushed content survives a kill, and rows that are lost are damage.
+#[test]
+fn an_image_of_many_chunks_takes_room_as_it_is_written_to() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = Folder::new("many");
+    let path = folder.file("many.img");
+    let spec = spec().with_chunks_per_pu(25_000);
+    Ssd::create_image(&path, &spec, &CreateImage::default()).unwrap();
+    let made = std::fs::metadata(&path).unwrap();
+    let taken = made.blocks() * 512;
+    assert!(made.len() > 20 << 20 && taken < 1 << 20, "{taken} bytes of {}", made.len());
+    let ssd = open(&path).unwrap();
+    assert_eq!(ssd.image_info().unwrap().version, (3, 0));
+    let bench = Bench::new(ssd.clone());
+    bench.write(&[(3, 24_999, 0, 8)], 9);
+    assert_eq!(bench.flush(), Status::Ok);
+    // Never flushed, and not closed.
+    bench.write(&[(3, 24_999, 8, 8)], 10);
+    drop((bench, ssd));
+    let ssd = open(&path).unwrap();
+    let bench = Bench::new(ssd.clone());
+    let free = bench.info(0, 0);
+    assert_eq!((free.state, free.erases, free.write_pointer), (ChunkState::Free, 0, 0));
+    assert_eq!(bench.info(3, 24_999).write_pointer, 8);
+    assert!(bench.read(&[(3, 24_999, 0, 8)]).holds(0, 9));
+    assert_eq!(ssd.unsound_sectors(3, 24_999, 1), (0, Vec::new()));
+    ssd.close().unwrap();
+    drop((bench, ssd));
+    assert_eq!(upgrade_image(&path).unwrap(), ((3, 0), (3, 0)));
+    let taken = std::fs::metadata(&path).unwrap().blocks() * 512;
+    assert!(taken < 2 << 20, "{taken} bytes");
+    // The first die's random numbers: a hole would say that they are all zero.
+    let layout = flashlane_ocssd::image::layout(&spec);
+    let at = layout.table_at() + 64 * u64::from(layout.die_row(0));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[at as usize..][..64].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    let refused = said(open(&path));
+    assert!(refused.contains("rows of its table are not those of commit"), "{refused}");
 }
 
 /// Target settings beyond the room there is are refused, and the old ones stay.

@@ -20,13 +20,19 @@ fn kept(name: &str) -> Vec<u8> {
 const FAULTS: &str = "[[fault]]\nkind = \"read_high_ecc\"\nat = \"pu 0 chunk 0 sector 5\"\ntimes = 2\n\
                       [[fault]]\nkind = \"erase_fail\"\nat = \"pu 1\"\nprobability = \"0.25\"\nafter = \"9s\"";
 
-/// Writes an image with something of everything, to the folder of temporary files.
+/// Writes images with something of everything, to the folder of temporary files: one of few chunks, and one
+/// of so many that its table has holes.
 #[test]
-#[ignore = "writes a file that is kept: by hand, when the format gets a version"]
+#[ignore = "writes files that are kept: by hand, when the format gets a version"]
 fn write_it() {
+    write_one(4, "image-of-this-version.img.gz");
+    write_one(40_000, "image-of-this-version-with-holes.img.gz");
+}
+
+fn write_one(chunks: u32, name: &str) {
     let spec = tiny(|s| {
         let g = &mut s.geometry;
-        (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, 4, 0);
+        (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, chunks, 0);
         s.cells.slc.as_mut().unwrap().ws_min = Some(2);
     });
     let file = Arc::new(MemoryFile::default());
@@ -56,7 +62,7 @@ fn write_it() {
     ssd.set_targets(b"targets of version 1").unwrap();
     // Programmed, and never flushed.
     bench.write_up_to(0, 1, 32, 25);
-    let path = std::env::temp_dir().join("image-of-this-version.img.gz");
+    let path = std::env::temp_dir().join(name);
     println!("{}", path.display());
     let out = std::fs::File::create(path).unwrap();
     let mut packed = flate2::write::GzEncoder::new(out, flate2::Compression::best());
@@ -103,6 +109,30 @@ fn an_image_of_version_2_2_opens() {
     one_with_faults_opens("image-v2.2.img.gz", (2, 2));
 }
 
+/// An image of version 2.2 whose header says 3.0, and whose rows of zeros are gone, is the same.
+#[test]
+fn an_image_of_version_3_0_opens() {
+    use flashlane_ocssd::image::Header;
+    let file = Arc::new(MemoryFile::new(kept("image-v2.2.img.gz")));
+    let header = Header { version: (3, 0), ..Header::read(&*file).unwrap() };
+    let layout = header.layout();
+    let mut holes = 0;
+    for number in 0..u64::from(layout.rows()) {
+        let at = layout.table_at() + 64 * number;
+        let mut row = [0; 56];
+        file.read_at(at, &mut row).unwrap();
+        if row == [0; 56] {
+            file.write_at(at, &[0; 64]).unwrap();
+            holes += 1;
+        }
+    }
+    assert!(holes > 1000, "{holes}");
+    let refused = Ssd::open_on(file.clone(), &OpenImage::default()).err().expect("refused");
+    assert!(refused.to_string().contains("table row"), "2.2 has no holes: {refused}");
+    file.write_at(0, &header.to_bytes().unwrap()).unwrap();
+    with_faults_opens(file, (3, 0));
+}
+
 /// So is what version 2.0 wrote, with its checksums: a damaged sector is an error.
 #[test]
 fn an_image_of_version_2_0_opens() {
@@ -124,7 +154,10 @@ fn an_image_of_version_2_0_opens() {
 }
 
 fn one_with_faults_opens(name: &str, version: (u16, u16)) {
-    let file = Arc::new(MemoryFile::new(kept(name)));
+    with_faults_opens(Arc::new(MemoryFile::new(kept(name))), version);
+}
+
+fn with_faults_opens(file: Arc<MemoryFile>, version: (u16, u16)) {
     let ssd = open_on(file);
     assert_eq!(ssd.image_info().unwrap().version, version);
     let faults = ssd.faults();
