@@ -425,6 +425,21 @@ pub enum LostCause {
 }
 
 impl LostCause {
+    /// Names of all kinds of causes, as [`LostCause::name`] gives them.
+    pub const NAMES: [&'static str; 5] =
+        ["dead_pu", "offline_chunk", "unreadable_chunk", "may_be_older", "noted"];
+
+    /// Which kind of cause it is, without the place.
+    pub fn name(self) -> &'static str {
+        LostCause::NAMES[match self {
+            LostCause::DeadPu(_) => 0,
+            LostCause::OfflineChunk { .. } => 1,
+            LostCause::Unreadable { .. } => 2,
+            LostCause::MayBeOlder => 3,
+            LostCause::Noted => 4,
+        }]
+    }
+
     /// This cause with PU and chunk numbers of the drive. The layer's first PU has the number
     /// `begin` there, and its first chunk `first`.
     pub fn on_drive(self, begin: u32, first: u32) -> LostCause {

@@ -123,6 +123,31 @@ fn values_move_as_requests_do() {
     }
 }
 
+/// A die that is dead after a clean stop costs what was on it: `lnvm info`, `top` and the metrics of the
+/// server say how much, and why.
+#[test]
+fn what_a_mount_has_lost_is_said() {
+    let h = made("pftl");
+    h.file("w.fio", "[w]\nrw=write\nbs=64k\nsize=1m\n");
+    h.run("run w.fio --drive a.img").good();
+    assert_eq!(json(&h, "lnvm info a.img --json -")["targets"][0]["lost"], serde_json::Value::Null);
+    h.run("drive inject a.img die_fail --at 'pu 1'").good();
+    let server = served(&h);
+    let seen = scraped(&h, "m");
+    let lost = of(&seen, "mount_lost_sectors", ",cause=\"dead_pu\"");
+    assert!(lost > 0.0);
+    assert_eq!(of(&seen, "mount_lost_sectors", ",cause=\"unreadable_chunk\""), 0.0);
+    assert!(of(&seen, "mount_unreadable_sectors", "") + of(&seen, "mount_torn_units", "") >= 0.0);
+    let top = json(&h, "top a.img --once --json -");
+    assert_eq!(top["targets"][0]["lost"]["sectors"]["dead_pu"].as_f64(), Some(lost));
+    let info = json(&h, "lnvm info a.img --json -")["targets"][0]["lost"].clone();
+    assert_eq!(info["logical_sectors"].as_f64(), Some(lost), "{info:#}");
+    assert_eq!(info["ranges"][0]["cause"], "PU 1 is dead", "{info:#}");
+    let text = h.run("lnvm info a.img -n db").good().out;
+    says(&text, &["at the mount", &format!("LOST: {lost} logical sectors: "), "(PU 1 is dead)"]);
+    server.kill();
+}
+
 #[test]
 fn who_asks_for_something_else_is_told_so() {
     let h = made("pblk");

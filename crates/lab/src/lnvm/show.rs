@@ -220,6 +220,12 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<InUse<'_>>) -> (String, 
             if !in_use && let Some(clean) = clean {
                 text += &line("stopped", if clean { "cleanly" } else { "NOT cleanly" });
             }
+            let first = t.chunks.map_or(0, |(first, _)| first);
+            let lost = recovery.as_ref().map(|r| Lost::of(r, t.begin, first)).unwrap_or_default();
+            for said in mount_lines(&lost) {
+                text += &line("at the mount", &said);
+            }
+            json["lost"] = lost_json(&lost);
             for (name, value) in &attributes {
                 text += &line(name, value);
             }

@@ -3,14 +3,14 @@
 //! Owns: what of a device and its layer goes into a [`Snapshot`]. Promises: it asks what reports ask, and
 //! nothing that makes an event. Never: waits.
 
-use super::{Medium, Numbers, Ring, Room, Snapshot, TargetSnapshot, Waits};
+use super::{Medium, MountLost, Numbers, Ring, Room, Snapshot, TargetSnapshot, Waits};
 use crate::control::live::Target;
 use crate::drive::{Endurance, Look};
 use crate::lnvm::Drive;
 use flashlane_base::counters::Counters;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::contention::{Contention, LOCKS};
-use flashlane_ftl::layer::{Counted, Knob, Layer};
+use flashlane_ftl::layer::{Counted, Knob, Layer, LostCause, Recovered};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::{Cause, CellMode, ChunkState};
 use flashlane_ocssd::{Device, Ssd};
@@ -70,6 +70,7 @@ fn add_layer(to: &mut TargetSnapshot, layer: &Arc<dyn Layer>, now: Ns) {
     to.layer = layer.kind().name().into();
     to.capacity_bytes = layer.clone().above().block().info().capacity * SECTOR_BYTES as u64;
     to.read_only = layer.read_only().map(str::to_string);
+    to.lost = Some(mount_lost(layer.recovered()));
     to.lines = layer.line_states().into_iter().collect();
     to.counted = named(layer.counted());
     if let Some(stats) = layer.stats() {
@@ -84,6 +85,18 @@ fn add_layer(to: &mut TargetSnapshot, layer: &Arc<dyn Layer>, now: Ns) {
     let knobs = layer.kind().attributes().iter().filter(|a| a.knob != Knob::No);
     let value = |name: &str| layer.attribute(name).unwrap_or_default();
     to.knobs = knobs.map(|knob| (knob.name.to_string(), value(knob.name))).collect();
+}
+
+/// What a mount found lost; a layer that was created and not mounted has lost nothing.
+pub(super) fn mount_lost(recovered: Option<Recovered>) -> MountLost {
+    let found = recovered.unwrap_or_default();
+    let mut lost = MountLost { torn_units: found.torn_units, ..MountLost::default() };
+    lost.sectors.extend(LostCause::NAMES.map(|cause| (cause.to_string(), 0)));
+    for range in &found.lost_sectors {
+        *lost.sectors.entry(range.cause.name().to_string()).or_default() += range.count;
+    }
+    lost.medium_sectors = found.lost.iter().map(|(_, n)| u64::from(*n)).sum();
+    lost
 }
 
 pub(super) fn add_stats(to: &mut TargetSnapshot, stats: &FtlStats) {

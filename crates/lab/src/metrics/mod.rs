@@ -63,6 +63,8 @@ pub struct TargetSnapshot {
     pub read_time: Numbers,
     /// Map entries that were exchanged.
     pub exchanges: Numbers,
+    /// What the mount found lost; nothing before it, and for a raw one.
+    pub lost: Option<MountLost>,
     /// What the layer counts beside what all do.
     pub counted: Numbers,
     /// What layers count that stand on it, by their names.
@@ -95,6 +97,18 @@ impl TargetSnapshot {
     pub fn stat(&self, name: &str) -> u64 {
         self.stats.get(name).copied().unwrap_or(0)
     }
+}
+
+/// What a mount found lost. Writes and discards since do not change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MountLost {
+    /// Logical sectors whose content is lost, by the names of all causes.
+    pub sectors: Numbers,
+    /// Sectors of the medium that can't be read.
+    pub medium_sectors: u64,
+    /// Units that can't be read and are taken for torn by a power cut.
+    pub torn_units: u64,
 }
 
 /// What is free.

@@ -4,7 +4,7 @@
 //! seconds, room is bytes, and what counts something else says so in its help; a counter that is declared
 //! comes out without a line here. Never: takes a number that is not in the snapshot.
 
-use super::{Latency, Numbers, Snapshot, TargetSnapshot, Waits, bound_ns};
+use super::{Latency, MountLost, Numbers, Snapshot, TargetSnapshot, Waits, bound_ns};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_base::counters::{Combine, Counter, Counters};
 use flashlane_ftl::contention::Exchanges;
@@ -174,6 +174,9 @@ pub(super) fn text(s: &Snapshot) -> String {
         if !t.stats.is_empty() {
             of_target(&mut page, t, target);
         }
+        if let Some(lost) = &t.lost {
+            losses(&mut page, lost, target);
+        }
         requests(&mut page, &t.requests, target);
     }
     medium(&mut page, s, device);
@@ -272,6 +275,18 @@ fn of_target(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {
     queues(page, s, target);
     waits(page, s, target);
     page.counters("exchange_", Exchanges::SCHEMA, &s.exchanges, target);
+}
+
+fn losses(page: &mut Page, lost: &MountLost, target: Labels<'_>) {
+    let help = "Logical sectors of 4096 bytes whose content the mount found lost, by cause.";
+    let family = ("flashlane_mount_lost_sectors", "gauge", help);
+    page.each(family, target, "cause", as_they_are(&lost.sectors));
+    let help = "Sectors of the medium, 4096 bytes each, that the mount could not read.";
+    let name = "flashlane_mount_unreadable_sectors";
+    page.one(name, "gauge", help, target, lost.medium_sectors);
+    let help = "Write units that the mount could not read and takes for torn by a power cut; of sftl, \
+                chunks of which it is not known what they hold.";
+    page.one("flashlane_mount_torn_units", "gauge", help, target, lost.torn_units);
 }
 
 fn queues(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {

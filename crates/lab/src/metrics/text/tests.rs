@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::drive::Used;
-use crate::metrics::look::{add_contention, add_stats};
+use crate::metrics::look::{add_contention, add_stats, mount_lost};
 use crate::metrics::{Endurance, Meters, Ring};
 use flashlane_base::Ns;
 use flashlane_base::counters::Value;
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::contention::{Contention, Queue};
+use flashlane_ftl::layer::{LostCause, LostSectors, Recovered};
 use flashlane_ocssd::device::{Breakdown, Cause};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -134,6 +135,17 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, (BufferCount, SlcCount), Excha
     add_contention(&mut t, &Contention { exchanges, queues, ..Contention::default() });
     t.lines = [("open".to_string(), 2), ("closed".to_string(), 9)].into();
     t.room.user_slots = Some((7, 64));
+    let range = |first, count, cause| LostSectors { first, count, cause };
+    t.lost = Some(mount_lost(Some(Recovered {
+        lost_sectors: vec![
+            range(7, 5, LostCause::DeadPu(1)),
+            range(20, 1, LostCause::MayBeOlder),
+            range(30, 2, LostCause::DeadPu(3)),
+        ],
+        lost: vec![(flashlane_base::Location { pu: 1, chunk: 2, sector: 4 }, 4)],
+        torn_units: 3,
+        ..Recovered::default()
+    })));
     s.medium.counters = named(MediumCounters::SCHEMA, medium.numbers());
     s.medium.buffer = Some(named(BufferCount::SCHEMA, buffer.numbers()));
     s.medium.slc = Some(named(SlcCount::SCHEMA, slc.numbers()));
@@ -227,6 +239,9 @@ fn names_are_those_that_others_know() {
         "flashlane_request_duration_seconds",
         "flashlane_lock_wait_seconds_total",
         "flashlane_queue_depth",
+        "flashlane_mount_lost_sectors",
+        "flashlane_mount_unreadable_sectors",
+        "flashlane_mount_torn_units",
         "nvme_available_spare_ratio",
         "nvme_percentage_used_ratio",
         "nvme_data_units_written_total",
@@ -276,6 +291,35 @@ fn targets_side_by_side_share_families() {
     };
     assert!(of(&one, "db") > 100);
     assert_eq!((of(&two, "db"), of(&two, "log")), (of(&one, "db"), of(&one, "db")));
+}
+
+/// What a mount has lost is there by target and cause; every cause has a series, so that none is missed by
+/// who waits for it.
+#[test]
+fn losses_of_a_mount_are_told_by_cause() {
+    let (s, ..) = full();
+    let read = read(&s.to_text());
+    let of = |name: &str| {
+        let all = read.series.iter().filter(|((series, _), _)| series == name);
+        let all = all.map(|((_, labels), n)| (labels[1..].to_vec(), *n));
+        let text = |labels: &[(String, String)]| {
+            labels.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>().join(" ")
+        };
+        all.map(|(labels, n)| format!("{} {n}", text(&labels))).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of("flashlane_mount_lost_sectors"),
+        [
+            "db dead_pu 7",
+            "db may_be_older 1",
+            "db noted 0",
+            "db offline_chunk 0",
+            "db unreadable_chunk 0"
+        ]
+    );
+    assert_eq!(of("flashlane_mount_unreadable_sectors"), ["db 4"]);
+    assert_eq!(of("flashlane_mount_torn_units"), ["db 3"]);
+    assert_eq!(mount_lost(None).sectors.values().sum::<u64>(), 0, "a target that is new");
 }
 
 #[test]
