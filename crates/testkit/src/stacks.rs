@@ -7,7 +7,7 @@
 use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
 use crate::disk::{Disk, Loss, Trouble};
-use crate::files::FILES;
+use crate::files::{FILES, FILES_OPEN};
 use crate::harness::{Boot, Machine, Stack, Subject, Up};
 use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
@@ -86,9 +86,11 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
 }
 
 /// The subjects that a command line names: all of [`subjects`] for `all`, else the one of that name
-/// among them and [`OPEN`]; empty for an unknown name.
+/// among them, [`OPEN`] and [`FILES_OPEN`]; empty for an unknown name.
 pub fn named(name: &str) -> Vec<&'static dyn Subject> {
-    let open = OPEN.iter().map(|stack| stack as &dyn Subject).filter(|_| name != "all");
+    let open = OPEN.iter().map(|stack| stack as &dyn Subject);
+    let open = open.chain(FILES_OPEN.iter().map(|files| files as &dyn Subject));
+    let open = open.filter(|_| name != "all");
     subjects().chain(open).filter(|s| name == "all" || s.name() == name).collect()
 }
 

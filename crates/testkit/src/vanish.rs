@@ -20,6 +20,7 @@ use flashlane_base::{Geometry, Lba, Location, Ns, OOB_BYTES, Rng};
 use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_ftl::layer::{MountHow, Refusal};
 use flashlane_media::fault::{Fault, FaultKind};
+use flashlane_ocssd::Ssd;
 use flashlane_ocssd::device::{Device, Request, Scatter};
 use flashlane_rt::Cx;
 use std::cell::RefCell;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 
 /// A failure unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+pub(crate) enum Unit {
     /// A die stops working for good: its PU's chunks are offline.
     Die(u32),
     /// Every read of this PU fails.
@@ -43,15 +44,15 @@ enum Unit {
 
 /// A unit that vanishes, from its n-th command on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Loss {
-    unit: Unit,
+pub(crate) struct Loss {
+    pub(crate) unit: Unit,
     /// Counted from 1, over the commands that the unit would have failed.
-    from: u64,
+    pub(crate) from: u64,
 }
 
 impl Unit {
     /// One for a medium of this geometry. A die is the only one that does not come back.
-    fn draw(rng: &mut Rng, geo: &Geometry) -> Unit {
+    pub(crate) fn draw(rng: &mut Rng, geo: &Geometry) -> Unit {
         let pu = rng.below(geo.pus().into()) as u32;
         match rng.below(8) {
             0 | 1 => Unit::Die(pu),
@@ -63,7 +64,7 @@ impl Unit {
         }
     }
 
-    fn is_for_good(self) -> bool {
+    pub(crate) fn is_for_good(self) -> bool {
         matches!(self, Unit::Die(_))
     }
 
@@ -90,7 +91,7 @@ impl Unit {
 
 impl Loss {
     /// The lines of a fault plan that make it happen, not before `after` of device time.
-    fn faults(self, geo: &Geometry, after: Ns) -> Vec<Fault> {
+    pub(crate) fn faults(self, geo: &Geometry, after: Ns) -> Vec<Fault> {
         let Loss { unit, from } = self;
         let kind = match unit {
             Unit::Die(_) => FaultKind::DieFail,
@@ -108,6 +109,16 @@ impl Loss {
             |pu| Fault { kind, pu, chunk, sector: None, count: from, after, chance: None, times };
         pus.into_iter().map(line).collect()
     }
+}
+
+/// Reads a sector of a PU. A die that fails at its first command is dead after this, so the chunk
+/// report that a mount takes says so.
+pub(crate) async fn touch(cx: &Cx, ssd: Arc<Ssd>, pu: u32) {
+    let at = [ssd.format().pack(Location { pu, chunk: 0, sector: 0 })];
+    let mut oob = [[0; OOB_BYTES]];
+    let content = Scatter::new(&mut [], &[0], 0);
+    let device: Arc<dyn Device> = ssd;
+    device.io(cx, Request::read(&at, content, &mut oob)).await;
 }
 
 /// The events of a run and their outcomes, over all its lives.
@@ -195,7 +206,9 @@ impl Vanishing {
         self.events.borrow_mut().is_hurt |= for_good;
         self.strike(loss, Ns::ZERO);
         if let (Unit::Die(pu), 1) = (loss.unit, from) {
-            self.touch(boot, pu).await;
+            if let Some(ssd) = self.inner.medium() {
+                touch(&boot.cx, ssd, pu).await;
+            }
         }
         let up = match self.mount(boot).await {
             Ok(up) => up,
@@ -213,17 +226,6 @@ impl Vanishing {
             oracle.admit_any_error();
         }
         Ok(up)
-    }
-
-    /// Reads a sector of a PU. A die that fails at its first command is dead after this, so the
-    /// chunk report that the mount takes says so.
-    async fn touch(&self, boot: &Boot, pu: u32) {
-        let Some(ssd) = self.inner.medium() else { return };
-        let at = [ssd.format().pack(Location { pu, chunk: 0, sector: 0 })];
-        let mut oob = [[0; OOB_BYTES]];
-        let content = Scatter::new(&mut [], &[0], 0);
-        let device: Arc<dyn Device> = ssd;
-        device.io(&boot.cx, Request::read(&at, content, &mut oob)).await;
     }
 
     async fn mount(&self, boot: &Boot) -> Result<Up, Unmounted> {

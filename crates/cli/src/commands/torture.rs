@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target};
 use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
-use flashlane_testkit::files::{FILES, Files, Way};
+use flashlane_testkit::files::{FILES, FILES_OPEN, Files, Way};
 use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::{named, subjects};
 use flashlane_testkit::torture::FAILURES_MAX;
@@ -88,7 +88,8 @@ fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
 
 /// The file systems that a name stands for, each with one policy.
 fn with_policy(name: &str, way: Way) -> Result<Vec<Files>> {
-    let named = FILES.iter().filter(|files| name == "all" || files.name == name);
+    let open = FILES_OPEN.iter().filter(|_| name != "all");
+    let named = FILES.iter().chain(open).filter(|files| name == "all" || files.name == name);
     let named: Vec<Files> = named.map(|files| files.of(way)).collect();
     if named.is_empty() {
         let names: Vec<&str> = FILES.iter().map(|files| files.name).collect();

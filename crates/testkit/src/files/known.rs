@@ -62,6 +62,11 @@ impl Versions {
         self.now = content;
     }
 
+    /// Its permissions now.
+    pub fn mode(&self) -> u16 {
+        self.modes.last().copied().unwrap_or_default()
+    }
+
     /// It gets these permissions, sooner or later.
     pub fn is_given(&mut self, mode: u16) {
         self.modes.push(mode);

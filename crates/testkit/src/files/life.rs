@@ -5,11 +5,13 @@
 //! sound, and all of it is there; no rule of the medium was broken. Never: decides when a life is cut.
 
 use super::actor::{Actor, look};
+use super::hurt::{self, Begun, Losses, Verdict};
 use super::known::Known;
 use super::small;
 use super::world::{Booted, Store, Trouble, Units, make_of, problems};
 use crate::devices::{Size, one_of};
 use crate::harness::{Done, End, Living, Onlooker, OracleSlot, Span, Subject, quoted};
+use crate::vanish::Loss;
 use flashlane_base::{Ns, Rng};
 use flashlane_parafs::{Allocation, Cleaners, Fs, FsError, Medium, Options, Policy, Schedule};
 use flashlane_rt::sync::Mutex;
@@ -37,6 +39,8 @@ pub struct Files {
     pub share: u64,
     /// Things go wrong on the medium.
     pub faulty: bool,
+    /// Whole failure units of the medium vanish at mounts.
+    pub vanishes: bool,
     /// What it does; without it the seed draws one.
     pub way: Option<Way>,
 }
@@ -101,6 +105,9 @@ impl Files {
     /// What a policy stands on: memory or flash by the seed, where it can have both; always flash
     /// where things go wrong on it.
     fn store(&self, policy: Policy, seed: u64, size: Size, r: &mut Rng) -> Store {
+        if self.vanishes && policy.stands_on(true) {
+            return Store::draw_vanishing(seed, size);
+        }
         let on_flash = self.faulty || r.below(2) == 0;
         match (policy.stands_on(true), policy.stands_on(false)) {
             (true, linear) if on_flash || !linear => Store::draw_flash(seed, size, self.faulty),
@@ -132,16 +139,27 @@ pub static SEEN: Seen = Seen {
 /// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more, or on
 /// flash with the simplified FTL, and F2FS on such a device or on a block SSD; with faults always on flash.
 pub const FILES: &[Files] = &[
-    Files { name: "parafs", share: 10, faulty: false, way: None },
-    Files { name: "parafs-faults", share: 10, faulty: true, way: None },
+    Files { name: "parafs", share: 10, faulty: false, vanishes: false, way: None },
+    Files { name: "parafs-faults", share: 10, faulty: true, vanishes: false, way: None },
 ];
+
+/// File systems that torture runs by name only, as [`crate::stacks::OPEN`]: ParaFS on S-FTL, on flash of which
+/// dies, PUs, channels, chunks and reads vanish at mounts.
+pub const FILES_OPEN: &[Files] = &[Files {
+    name: "parafs-vanish",
+    share: 10,
+    faulty: false,
+    vanishes: true,
+    way: Some(Way::Parts),
+}];
 
 impl Subject for Files {
     fn name(&self) -> &str {
         self.name
     }
     fn lives(&self) -> u64 {
-        5
+        // A loss that lasts is looked at in two lives, and what is left in a third one.
+        if self.vanishes { 10 } else { 5 }
     }
     fn share(&self) -> u64 {
         self.share
@@ -174,6 +192,8 @@ impl Subject for Files {
             options.schedule.dispatch = schedule.dispatch;
         }
         let faulty = store.fails();
+        let losses = store.ssd().filter(|_| self.vanishes);
+        let losses = losses.map(|ssd| Losses::new(ssd.clone(), seed));
         Rc::new(Handle(Rc::new(Alive {
             way,
             store,
@@ -184,6 +204,7 @@ impl Subject for Files {
             options,
             steps: if size == Size::Tight { STEPS_TIGHT } else { STEPS },
             faulty,
+            losses,
             made: Cell::new(false),
             lost: Cell::new(false),
             known: Arc::default(),
@@ -206,6 +227,8 @@ struct Alive {
     steps: u64,
     /// The medium may fail for good.
     faulty: bool,
+    /// What vanishes at its mounts.
+    losses: Option<Losses>,
     /// It was made, for all that is known.
     made: Cell<bool>,
     /// The medium has lost what nothing can be done without.
@@ -234,6 +257,7 @@ impl Living for Handle {
         let lived = |cx: Cx| alive.clone().lived(cx, span.clone());
         let outcome = span.run((1, CostTable::zero()), lived, onlooker, done);
         alive.mounted.take();
+        alive.losses.iter().for_each(|losses| losses.count(done));
         let (end, at) = outcome?;
         done.requests += alive.ended.get() - before;
         match end {
@@ -254,6 +278,7 @@ impl Living for Handle {
             alive.gap,
             alive.options
         );
+        let of = alive.losses.iter().fold(of, |of, losses| of + &losses.describe());
         let said: Vec<String> = alive.said.lock().iter().cloned().collect();
         format!("{of}, behind [{}]", said.join(", "))
     }
@@ -322,6 +347,42 @@ impl Alive {
         Ok(())
     }
 
+    /// A life in which something has vanished: a mount, and a look at what it gives.
+    async fn hurt(
+        &self,
+        cx: &Cx,
+        span: &Span,
+        losses: &Losses,
+        (loss, before): (Loss, Option<Verdict>),
+    ) -> Result<End, Trouble> {
+        losses.touch(cx, loss).await;
+        let wrong = |why: String| Trouble::Wrong(format!("{loss:?}: {why}"));
+        let booted = self.store.booted(&span.boot(cx, &OracleSlot::default())).await;
+        let now = match booted {
+            Err(why) => Verdict::Refused(why.to_string()),
+            Ok(Booted { medium, .. }) => match Fs::mount(cx, medium, self.options).await {
+                Err(FsError::NotFound) => {
+                    return Err(wrong("a mount says that there is no file system".into()));
+                }
+                Err(e) => Verdict::Refused(e.to_string()),
+                Ok((fs, found)) => {
+                    *self.mounted.borrow_mut() = Some(fs.clone());
+                    if !losses.may_be_mounted() {
+                        return Err(wrong("no read succeeds, and it is mounted".into()));
+                    }
+                    let ended = || self.ended.set(self.ended.get() + 1);
+                    let look = hurt::look(cx, &fs, &self.known, self.gap, ended).await;
+                    let errors = look.map_err(wrong)?;
+                    match found.read_only {
+                        Some(why) => Verdict::ReadOnly(why, errors),
+                        None => Verdict::Mounted,
+                    }
+                }
+            },
+        };
+        losses.judge(loss, before, now).map_err(wrong)
+    }
+
     async fn lived(self: Rc<Self>, cx: Cx, span: Span) -> Result<End, String> {
         match self.clone().lives(cx, span).await {
             Err(Trouble::Medium(_)) if self.faulty => {
@@ -336,6 +397,15 @@ impl Alive {
     async fn lives(self: Rc<Self>, cx: Cx, span: Span) -> Result<End, Trouble> {
         if self.lost.get() {
             return Ok(End::Stopped);
+        }
+        if let Some(losses) = self.losses.as_ref().filter(|_| self.made.get()) {
+            match losses.begin() {
+                Begun::Whole => {}
+                Begun::Over => return Ok(End::Stopped),
+                Begun::Lost(loss, before) => {
+                    return self.hurt(&cx, &span, losses, (loss, before)).await;
+                }
+            }
         }
         let booted = self.store.booted(&span.boot(&cx, &OracleSlot::default())).await?;
         let Booted { medium, stop } = booted;
@@ -391,6 +461,7 @@ impl Alive {
             }
             check()?;
         }
+        self.losses.iter().for_each(|losses| losses.unmounted());
         Ok(End::Stopped)
     }
 }

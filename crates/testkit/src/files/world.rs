@@ -106,6 +106,16 @@ pub struct OnFlash {
     faulty: bool,
 }
 
+/// What goes wrong on drawn flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failing {
+    Never,
+    /// What the seed draws for it.
+    Now,
+    /// What somebody adds later; until then nothing.
+    Later,
+}
+
 /// Chunks of a PU that a drawn device may be enlarged to.
 const CHUNKS_MAX: u32 = 400;
 /// Devices that are drawn until one can have a file system.
@@ -137,15 +147,35 @@ impl Store {
     /// # Panics
     /// Many devices that were drawn in a row have no room for one.
     pub fn draw_flash(seed: u64, size: Size, faulty: bool) -> Store {
+        Store::draw_failing(seed, size, if faulty { Failing::Now } else { Failing::Never })
+    }
+
+    /// The same on at least two PUs, where somebody has whole failure units vanish later.
+    ///
+    /// # Panics
+    /// As [`Store::draw_flash`].
+    pub(crate) fn draw_vanishing(seed: u64, size: Size) -> Store {
+        Store::draw_failing(seed, size, Failing::Later)
+    }
+
+    fn draw_failing(seed: u64, size: Size, failing: Failing) -> Store {
         let mut why = String::new();
         // Some shapes are none for S-FTL.
         for other in 0..DRAWS {
-            match OnFlash::draw(seed ^ other << 56, size, faulty) {
+            match OnFlash::draw(seed ^ other << 56, size, failing) {
                 Ok(flash) => return Store::Flash(flash),
                 Err(refusal) => why = refusal,
             }
         }
         panic!("seed {seed} has no file system: {why}");
+    }
+
+    /// The flash that it is, if it is no more than that.
+    pub(crate) fn ssd(&self) -> Option<&Arc<Ssd>> {
+        match self {
+            Store::Flash(flash) => Some(&flash.ssd),
+            Store::Ram(_) | Store::Block(_) => None,
+        }
     }
 
     /// A block SSD of any shape with room for a file system of this policy, as small as it can be:
@@ -364,16 +394,24 @@ fn quiet(cx: &Cx) -> Boot {
 }
 
 impl OnFlash {
-    fn draw(seed: u64, size: Size, faulty: bool) -> Result<OnFlash, String> {
+    fn draw(seed: u64, size: Size, failing: Failing) -> Result<OnFlash, String> {
         let (mut spec, mut options) = devices::small(seed, size);
+        let faulty = failing == Failing::Now;
         // Pages that take others along are refused (`medium.rs::refusal`).
         spec.cells.pair_damage = false;
         options.store = StoreKind::Memory;
         if Rng::stream(seed, "testkit.files.buffer", 0).below(3) == 0 {
             devices::with_buffer(seed, &mut spec);
         }
-        if faulty {
-            options.faults = devices::faults(seed);
+        match failing {
+            Failing::Never => {}
+            Failing::Now => options.faults = devices::faults(seed),
+            Failing::Later => {
+                options.faults = devices::never();
+                if spec.geometry.channels * spec.geometry.pus_per_channel < 2 {
+                    spec.geometry.channels = 2;
+                }
+            }
         }
         loop {
             let ssd = Ssd::new(&spec, options.clone()).map_err(|e| e.to_string())?;

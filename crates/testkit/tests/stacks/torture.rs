@@ -7,6 +7,7 @@
 use flashlane_ftl::log::LogConfig;
 use flashlane_ocssd::{DeviceSpec, SsdOptions};
 use flashlane_stack::{Description, DeviceChoice};
+use flashlane_testkit::files::FILES_OPEN;
 use flashlane_testkit::stacks::{OPEN, STACKS};
 use flashlane_testkit::torture::{Nobody, torture};
 use flashlane_testkit::{How, Mode, Own, Plan, Seeds, Subject, Tally, run_seed};
@@ -81,6 +82,22 @@ fn a_small_device_is_cut_at_every_place_of_recoveries() {
     // From every so-many-eth place of a run.
     let two = tortured(&[&own], How { cuts: Some(2), every: 320, ..exhaustive() }, 0, 1);
     assert!(two.cuts > 500, "{} power cuts", two.cuts);
+}
+
+/// The same of file systems that torture runs by name only.
+#[test]
+fn file_systems_that_are_open_are_functions_of_their_seed() {
+    for files in FILES_OPEN {
+        let mut vanished = 0;
+        for seed in 0..4 {
+            let plan = Plan { lives: Some(8), effort: 25, ..Plan::default() };
+            let run = || run_seed(files, seed, &plan).map_err(|failed| failed.what);
+            let one = run();
+            assert_eq!(one, run(), "{}, seed {seed}", files.name);
+            vanished += one.map_or(1, |done| done.vanished);
+        }
+        assert!(vanished > 0, "{}: nothing happened", files.name);
+    }
 }
 
 /// A stack that fails today fails in the same way each time, and something happens to its medium or
