@@ -598,3 +598,91 @@ impl Fs {
         self.checkpoint(cx).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Make, Medium, New, Options, ROOT, Time, mkfs};
+    use flashlane_base::{Ns, SECTOR_BYTES};
+    use flashlane_rt::{CostTable, Virtual};
+    use flashlane_testkit::Ram;
+
+    /// Runs a test of a file system that does nothing by itself, with a file of 16 pages: the first one is
+    /// written, and the head that has it has more; the others are dirty.
+    fn on_dirty_pages(test: impl AsyncFnOnce(Cx, Arc<Fs>, Nid) + 'static) {
+        let clock = Virtual::new(1, 1, CostTable::zero());
+        let cx = clock.cx();
+        clock
+            .run(async move {
+                let ram = Ram::new(12 * 256, SECTOR_BYTES, Ns::from_us(20), 1);
+                let medium = Medium::Linear(Arc::new(ram));
+                let (layout, then) = (medium.plan(1, 32).expect("it fits"), Time::default());
+                let made = mkfs(&cx, medium.clone(), layout, &Make::default(), then).await;
+                made.expect("it is made");
+                let options = Options { idle: Ns::ZERO, commit: Ns::ZERO, ..Options::default() };
+                let mounted = Fs::mount(&cx, medium, options).await;
+                let (fs, _) = mounted.expect("it is mounted");
+                let new = New { mode: 0o100_644, ..New::default() };
+                let made = fs.create(&cx, ROOT, b"f", &new, then).await;
+                let f = made.expect("it is made").ino;
+                fs.write(&cx, f, 0, &[7; 65_536], then).await.expect("room");
+                let first = fs.write_back(&cx, &[(f, 0)], By::Anybody).await;
+                first.expect("it is written");
+                test(cx, fs, f).await;
+            })
+            .expect("it goes on");
+    }
+
+    /// Where room is short, what heads have left is the cleaner's: it moves pages there when no segment is free.
+    #[test]
+    fn what_heads_have_left_is_the_cleaners() {
+        on_dirty_pages(async |_, fs, f| {
+            let mut s = fs.lock();
+            // All that is free is kept for the nodes that a mount would find.
+            let pages = s.segments.free() * s.layout.shape.segment_pages;
+            s.synced = (0..pages).collect();
+            assert!(s.segments.free() <= s.kept_from_all());
+            let writer = s.begin_write(f, 1, By::Anybody);
+            assert!(matches!(writer, Err(Stop::Need(Need::Room { .. }))), "a writer takes it");
+            let cleaner = s.begin_write(f, 1, By::Cleaner);
+            assert!(matches!(cleaner, Ok(Some(_))), "the cleaner can't have it");
+        });
+    }
+
+    /// A cleaner makes nothing dirty that the next checkpoint would have no room for.
+    #[test]
+    fn a_cleaner_makes_nothing_dirty_without_room_for_it_in_a_checkpoint() {
+        on_dirty_pages(async |_, fs, f| {
+            let mut s = fs.lock();
+            // As many nodes are about to become dirty as there are free pages.
+            let pages = u64::from(s.segments.free() * s.layout.shape.segment_pages);
+            s.pages_in_flight += pages;
+            for by in [By::Cleaner, By::IdleCleaner] {
+                let without = s.begin_write(f, 1, by);
+                assert!(matches!(without, Err(Stop::Need(Need::Room { .. }))), "{by:?} has none");
+            }
+            s.pages_in_flight -= pages;
+            let with = s.begin_write(f, 1, By::Cleaner);
+            assert!(matches!(with, Ok(Some(_))), "it has room");
+        });
+    }
+
+    /// A page lacks room as long as another one is on its way, whose node may become dirty. When that is
+    /// written, what lacks is asked anew: nothing does.
+    #[test]
+    fn what_a_page_lacks_is_asked_anew_behind_the_writes_that_it_has_waited_for() {
+        on_dirty_pages(async |cx, fs, f| {
+            {
+                let mut s = fs.lock();
+                while s.is_sure_of_checkpoint() {
+                    s.pages_in_flight += 1;
+                }
+                s.pages_in_flight -= 1;
+            }
+            let written = fs.write_back(&cx, &[(f, 1), (f, 2)], By::Cleaner).await;
+            assert_eq!(written, Ok(()));
+            let s = fs.lock();
+            assert!(!s.pages.is_dirty(f, 1) && !s.pages.is_dirty(f, 2));
+        });
+    }
+}

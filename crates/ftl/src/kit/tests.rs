@@ -2,6 +2,7 @@
 
 mod cached;
 mod double;
+mod places;
 mod reference;
 mod room;
 

@@ -403,3 +403,35 @@ fn say(stream: &UnixStream, message: &impl serde::Serialize, within: Duration) -
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many clients as fit are connected and ask nothing, and one more comes: the one that is waited for
+    /// longest makes room.
+    #[test]
+    fn who_asks_nothing_makes_room() {
+        const FIRST: u64 = 3;
+        let shared = Arc::new(Shared::default());
+        let mut ends = Vec::new();
+        for number in 0..CLIENTS_MAX as u64 {
+            let (near, far) = UnixStream::pair().unwrap();
+            let before = if number == FIRST { 3 * PATIENCE } else { 2 * PATIENCE };
+            let slow_since = Some(now().checked_sub(before).unwrap());
+            ends.push((near.try_clone().unwrap(), far));
+            let client = Connected { stream: near, slow_since, has_asked: false, leaves: false };
+            lock(&shared.clients).insert(number, client);
+        }
+        let theirs = shared.clone();
+        let waiter = std::thread::spawn(move || wait_for_room(&theirs).len());
+        // What its thread would hear: nothing comes any more.
+        let mut near = &ends[FIRST as usize].0;
+        near.set_read_timeout(Some(TO_ASK)).unwrap();
+        let heard = near.read(&mut [0]);
+        let left = lock(&shared.clients).remove(&FIRST).unwrap().leaves;
+        shared.gone.notify_all();
+        assert_eq!(waiter.join().unwrap(), CLIENTS_MAX - 1);
+        assert_eq!((heard.unwrap(), left), (0, true));
+    }
+}

@@ -170,6 +170,27 @@ fn a_dead_die_answers_with_errors() {
     assert_eq!(ssd.counters().violations, 0);
 }
 
+/// A dead die takes no erase, and judges none: a layer whose program it did not take can't know whether the
+/// chunk is free, open or closed.
+#[test]
+fn an_erase_on_a_dead_die_breaks_no_rule() {
+    let plan = "[[fault]]\nkind = \"die_fail\"\nat = \"pu 1\"\nafter = \"100ms\"";
+    let strict = |s: &mut DeviceSpec| {
+        s.geometry.mw_cunits = 0;
+        (s.limits.reset_free, s.limits.reset_open) = (false, false);
+    };
+    let (b, ssd) = Bench::of(&tiny(strict), failing(plan));
+    assert_eq!(b.write(&[(1, 1, 0, 4)], 1).failed, 0);
+    b.write_up_to(1, 2, 64, 1);
+    assert!(b.now() < Ns::from_ms(100));
+    b.run(|cx, _| async move { cx.sleep_until(Ns::from_ms(100)).await });
+    // A free chunk, an open one, and a closed one.
+    for chunk in 0..3 {
+        assert_eq!(b.reset(1, chunk), Status::OfflineChunk, "chunk {chunk}");
+    }
+    assert_eq!(ssd.counters().violations, 0);
+}
+
 /// A silent flip: wrong content, status good. This is what record checksums are for.
 #[test]
 fn a_bit_flip_is_silent() {

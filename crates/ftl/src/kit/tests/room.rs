@@ -253,6 +253,39 @@ fn hope_for_the_next_barrier(c: &mut Controller) {
     c.place.line_mut(line).valid = valid;
 }
 
+/// A barrier that is asked for while another one is under way begins behind that: victims leave room for
+/// what the first one still programs, sectors and pads, and for all that the next one may program.
+#[test]
+fn victims_leave_room_for_the_rest_of_a_barrier_and_for_the_next() {
+    const PAIRS: u32 = 16;
+    let device = Double::new(geometry(1, 1, 40, 8), TIMES, Script::default()).with_pairs(PAIRS);
+    let config =
+        PftlConfig { buffer_sectors: Some(BUFFER as u32), capacitors: false, ..config(70) };
+    with_ftl(device, config, |ftl, _, cx| async move {
+        // The only die programs the first unit, and two units wait.
+        for lba in 0..12 {
+            write(&ftl, &cx, lba, 1).await;
+        }
+        let next = {
+            let c = ftl.controller.lock();
+            assert!(!c.barrier_is_active());
+            c.room_for_barriers()
+        };
+        let (flusher, clock) = (ftl.clone(), cx.clone());
+        let flushed = cx.spawn_join(async move { flush(&flusher, &clock).await });
+        cx.sleep(Ns::from_ns(1)).await;
+        {
+            let c = ftl.controller.lock();
+            assert!(c.barrier_is_active());
+            let (room, rest) = (c.room_for_barriers(), c.buffer.covered_waiting(Kind::User));
+            assert_eq!(rest, 8, "two units wait for the die");
+            let both = next + rest + PAIRS;
+            assert!(room >= both, "{room} sectors for {next} and {rest}");
+        }
+        assert_eq!(flushed.await, Ok(()));
+    });
+}
+
 /// Where GC is wanted and finds nothing to collect the host is not paced. It need not come back to
 /// learn that.
 #[test]

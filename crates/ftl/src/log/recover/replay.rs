@@ -622,3 +622,52 @@ impl HostFtl {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogConfig;
+    use crate::log::format::PACKED_BYTES;
+    use flashlane_base::Ns;
+    use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+    use flashlane_rt::{CostTable, Virtual};
+
+    /// Hole 43: closing metadata that a mount writes names what the map has in lost units of a chunk that is
+    /// gone, with a stamp that is above any older copy's; of other chunks the records on the medium speak.
+    #[test]
+    fn closing_metadata_of_a_mount_names_what_is_gone() {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        run.run(async move {
+            let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(60);
+            let ssd = Ssd::new(&spec, SsdOptions { timing: false, ..SsdOptions::default() });
+            let config =
+                LogConfig { over_provisioning_percent: 60, gc: false, ..LogConfig::qblk() };
+            let ftl = HostFtl::create(&cx, ssd.expect("a device"), config).await.expect("fits");
+            cx.sleep(Ns::from_ms(10)).await;
+            let (gone, there, end) = (5, 65, ftl.shape.chunk_sectors);
+            let span = |chunk: u32, is_gone: bool| {
+                let (frontier, written) = (end, end);
+                Span { chunk, end, frontier, written, is_gone }
+            };
+            let spans = [span(gone, true), span(there, false)];
+            let at = |chunk: u32, sector: u32| u64::from(chunk * end + sector);
+            for (lba, addr) in [(7, at(gone, 9)), (8, at(gone, 20)), (9, at(there, 9))] {
+                let (old, new) = (ftl.map.raw(lba), ftl.map.encode(Entry::Media(addr)));
+                assert!(ftl.map.exchange(lba, old, new));
+            }
+            let nothing = [0; PACKED_BYTES];
+            let mut content = Content {
+                entries: vec![nothing; 2 * end as usize],
+                lost: vec![(gone, 8), (there, 8)],
+                ..Content::default()
+            };
+            entries_of_map(&ftl, &spans, &mut content, 77);
+            let named = (0..).zip(&content.entries).filter(|(_, entry)| **entry != nothing);
+            let named: Vec<(usize, (u64, u64))> =
+                named.map(|(i, entry)| (i, unpack_entry(entry))).collect();
+            assert_eq!(named, [(PoolState::entry_index(&ftl.shape, 2, 0, 9), (7, 77))]);
+        })
+        .expect("no stall");
+    }
+}

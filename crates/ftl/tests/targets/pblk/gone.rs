@@ -9,6 +9,7 @@ use crate::pblk::damage::options;
 use crate::prelude::*;
 use crate::qblk::cores::qblk;
 use flashlane_ftl::layer::LostCause;
+use flashlane_ocssd::wrap::{Script, ScriptedDevice};
 
 /// Sectors that are in use.
 const USED: u64 = 600;
@@ -345,5 +346,33 @@ fn a_refused_mount_that_was_cut_changes_no_verdict() {
         refused_twice(&medium);
         let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
         errors_as_said(&bench);
+    }
+}
+
+/// Padding that the host does not take is missing: what lies in front of it can't be read, which says nothing of
+/// the medium. The mount is refused, and everything is there when the host takes it.
+#[test]
+fn a_host_that_takes_no_padding_refuses_a_mount() {
+    for setup in both() {
+        let mut refused = 0;
+        for nth in 0..2 {
+            let medium = lived(&setup, 20).cut();
+            let run = Virtual::new(setup.cores, 2, CostTable::zero());
+            let script = Arc::new(ScriptedDevice::new(medium.ssd.clone()));
+            let (addrs, status, delay) = (u64::MAX, Status::HostFault, Ns::ZERO);
+            script.add(Script { op: Op::Write, nth, addrs, status, delay });
+            let cx = run.cx();
+            let mounted = run.run(async move {
+                Pblk::mount(&cx, script, MountOptions::default()).await.map(drop)
+            });
+            let mounted = mounted.expect("no stall");
+            refused += u32::from(matches!(mounted, Err(MountError::Host { .. })));
+            let at = run.now();
+            drop(run);
+            medium.ssd.power_cut(at, PowerOn::ClockRestarts);
+            assert_eq!(medium.ssd.counters().violations, 0);
+            all_there(&medium);
+        }
+        assert!(refused > 0, "no padding among the first writes of a mount");
     }
 }

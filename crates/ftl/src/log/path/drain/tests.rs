@@ -1,12 +1,17 @@
 //! The paper's examples and what needs a look inside: the release of a slot (Figure 4), semaphores (Figure
-//! 5), channels without room (Q12), the limiters of many channels (Q16, Q17).
+//! 5), channels without room (Q12), the limiters of many channels (Q16, Q17), and what waits for whom where
+//! programs fail, lines close and targets stop.
 //!
 //! Owns: the tests. The rest of Q01 to Q25 goes through the public interface (`tests/targets/qblk`).
 
 use super::*;
 use crate::block::{BlockDev, BlockOp, Io};
-use crate::log::LogConfig;
+use crate::log::format::Record;
+use crate::log::pool::LineState;
+use crate::log::{LogConfig, MountOptions};
 use flashlane_base::{Lba, Ns};
+use flashlane_ocssd::device::Status;
+use flashlane_ocssd::wrap::{Script, ScriptedDevice};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
 use flashlane_rt::{CoreId, CostTable, Credits, Stalled, Virtual};
 use std::cell::Cell;
@@ -336,6 +341,149 @@ fn q16_q17_every_channel_counts_in_the_budget() {
         (0..66).zip(taken).for_each(|(pool, taken)| give(pool, taken));
         ftl.pool_moved(&cx);
         assert!(whole(&ftl));
+    })
+    .expect("no stall");
+}
+
+/// QBLK with one channel of two PUs, GC by hand, on a device that takes its time and can be told how to answer.
+async fn scripted(
+    cx: &Cx,
+    change: impl FnOnce(&mut DeviceSpec),
+) -> (Arc<HostFtl>, Arc<ScriptedDevice>) {
+    let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(60);
+    let mut spec = spec.with_parallelism(1, 2);
+    change(&mut spec);
+    let ssd = Ssd::new(&spec, SsdOptions::default()).expect("a device");
+    let script = Arc::new(ScriptedDevice::new(ssd));
+    let config = LogConfig { over_provisioning_percent: 60, gc: false, ..LogConfig::qblk() };
+    let ftl = HostFtl::create(cx, script.clone(), config).await.expect("fits");
+    cx.sleep(Ns::from_ms(100)).await;
+    (ftl, script)
+}
+
+/// The n-th write command from now on writes nothing and closes its chunk; its answer takes so long.
+fn fail_write(script: &ScriptedDevice, from_now: u64, delay: Ns) {
+    let nth = script.seen(Op::Write) + from_now;
+    let status = Status::ChunkEarlyClose;
+    script.add(Script { op: Op::Write, nth, addrs: u64::MAX, status, delay });
+}
+
+/// A unit is done before its line may close: `verdict.rs` takes closed lines for a sign that every unit has
+/// ended. While a program ends no other core finds the line ready to close and the unit under way.
+#[test]
+#[cfg(debug_assertions)] // others' steps can be taken in such builds only
+fn a_unit_is_done_before_its_line_may_close() {
+    use flashlane_rt::sync::rehearse;
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    run.run(async move {
+        let no_window = |spec: &mut DeviceSpec| spec.geometry.mw_cunits = 0;
+        let (ftl, _) = scripted(&cx, no_window).await;
+        write(&cx, &ftl, 0, ftl.shape.unit).await;
+        cx.sleep(Ns::from_us(1)).await;
+        let line = ftl.pools.get(0).lock().current.expect("a line is open");
+        {
+            let mut p = ftl.pools.get(0).lock();
+            let in_flight = p.line(line).open.as_ref().map(|open| open.in_flight);
+            assert_eq!(in_flight, Some(1), "the unit is being programmed");
+            p.stop_filling(line);
+        }
+        let looks = Rc::new(Cell::new(0));
+        let (other, looked) = (ftl.clone(), looks.clone());
+        rehearse(move || {
+            let works = |ring: &Ring| ring.state.now(|r| !r.all_ended());
+            let is_under_way = other.rings.iter().any(works);
+            let may_close = other.pools.of_line(line).lock().ready_to_close(line);
+            assert!(!is_under_way || !may_close, "its line may close, and the unit is not done");
+            looked.set(looked.get() + u32::from(is_under_way));
+            true
+        });
+        cx.sleep(Ns::from_ms(100)).await;
+        rehearse(|| false);
+        assert!(looks.get() > 0, "another core has looked while the program ended");
+        assert_eq!(ftl.pools.get(0).lock().line(line).state, LineState::Closed);
+    })
+    .expect("no stall");
+}
+
+/// Section 7, rule 9: a flush pads page pairs, and one of these programs fails: what the chunk's window held goes
+/// out again, and the flush waits for that.
+#[test]
+fn a_flush_waits_for_what_its_padding_has_sent_out_again() {
+    let mut sent_again = 0;
+    for nth in 0..4 {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        let sent = run.run(async move {
+            let (ftl, script) = scripted(&cx, |spec| spec.cells.pair_damage = true).await;
+            write(&cx, &ftl, 0, 9).await;
+            let to = ftl.rings.cover(true);
+            ftl.rings.wait_durable(&cx, &to, true, || false).await;
+            assert_eq!(ftl.rings.sent_again(), 0);
+            // It ends last: nothing else gives what goes out again the time to be programmed.
+            fail_write(&script, nth, Ns::from_ms(20));
+            ftl.wait_safe(&cx, &to, true).await.expect("other chunks take it");
+            assert!(ftl.rings.nothing_again(), "program {nth} of the padding fails");
+            ftl.rings.sent_again()
+        });
+        sent_again += sent.expect("no stall");
+    }
+    assert!(sent_again > 0, "padding has failed in a chunk with something in its window");
+}
+
+/// Hole 35: what a failed chunk of a closing line held goes out again, and the line's closing metadata does not
+/// name it. The log says that the line is closed when that is programmed elsewhere, and not before.
+#[test]
+fn a_line_is_logged_as_closed_behind_what_went_out_again() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    run.run(async move {
+        let (ftl, script) = scripted(&cx, |_| ()).await;
+        write(&cx, &ftl, 0, 9).await;
+        ftl.flush(&cx).await.expect("it is healthy");
+        let line = ftl.pools.get(0).lock().current.expect("a line is open");
+        // Without a line nothing can go out again.
+        let (_, spare) = fill(&ftl, 0);
+        assert!(spare.is_some(), "another line is open");
+        ftl.pools.get(0).lock().stop_filling(line);
+        fail_write(&script, 0, Ns::ZERO);
+        ftl.close_if_ready(&cx, line);
+        cx.sleep(Ns::from_ms(100)).await;
+        let is_logged = || {
+            let p = ftl.pools.get(0).lock();
+            assert_eq!(p.line(line).state, LineState::Closed);
+            p.line(line).logged
+        };
+        assert_eq!(script.answered(), 1, "a program of the line's last units has failed");
+        assert!(!ftl.rings.nothing_again(), "what its chunk held has no place");
+        assert!(!is_logged(), "what its chunk held is nowhere else yet");
+        refill(&ftl, &cx, 0, (spare, None));
+        cx.sleep(Ns::from_ms(100)).await;
+        assert!(ftl.rings.nothing_again() && is_logged());
+    })
+    .expect("no stall");
+}
+
+/// Section 4, `stopped`: with a record behind it the next start would not be clean. What goes on in the
+/// background and writes to the log, as a patrol does that moves it, ends first.
+#[test]
+fn a_target_that_stops_writes_no_record_behind_the_last_one() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 2, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        write(&cx, &ftl, 6, 1).await;
+        let (them, their_cx) = (ftl.clone(), cx.clone());
+        ftl.background(&cx, async move {
+            their_cx.sleep(Ns::from_secs(1)).await;
+            let record = them.journal.append(Record::Ceiling { stamp: them.stamp_ceiling() });
+            them.commit(&their_cx, record).await.expect("the log takes it");
+        });
+        ftl.stop(&cx).await.expect("everything is durable");
+        let device = ftl.device().clone();
+        let next = HostFtl::mount(&cx, device, MountOptions::default()).await;
+        let next = next.expect("it was stopped");
+        assert!(next.recovery().expect("it was mounted").clean, "the log ends with `stopped`");
+        next.stop(&cx).await.expect("everything is durable");
     })
     .expect("no stall");
 }

@@ -1,0 +1,118 @@
+//! Where programs go, and when a line is used again.
+//!
+//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where the copies of notes go.
+
+use super::*;
+use crate::log::format::Oob;
+
+/// The place of a blank device.
+fn blank(device: &Double, config: PftlConfig) -> Place {
+    let chunks = device.geometry().chunks_per_pu;
+    let Frame { plan, .. } = Frame::of(device, config.into()).expect("it is large enough");
+    Place::new(plan, |pu| device.chunk_report(pu, 0, chunks)).expect("a blank device")
+}
+
+/// The host fills the next unit; the line that is closed by that, if one is.
+fn fill_unit(place: &mut Place) -> Option<u32> {
+    let unit = place.unit(MAIN);
+    let (stream, position) = place.next_of_host(MAIN, 0).expect("room");
+    let (line, _, sectors) = place.claim(stream, position, unit);
+    assert_eq!(sectors, unit);
+    place.landed(line, position).then_some(line)
+}
+
+/// A victim that is a single block gives room back only when it is erased, so each victim that is read beside
+/// others may need a block before that: the host leaves a block for every one of them.
+#[test]
+fn the_host_leaves_a_block_for_each_victim_that_is_read() {
+    let (geo, chunk) = (geometry(4, 2, 12, 16), 64);
+    let device = Double::new(geo, TIMES, Script::default());
+    let config = PftlConfig { victim: Victim::Block, ..config(26) };
+    let mut place = blank(&device, config);
+    // The host fills a block on each die, and has none open then.
+    let units = geo.pus() * chunk / place.unit(MAIN);
+    let closed: Vec<u32> = (0..units).filter_map(|_| fill_unit(&mut place)).collect();
+    assert_eq!(closed.len(), geo.pus() as usize);
+    // So many sectors may wait to be moved before the host is denied its next block.
+    let slack = |place: &Place| {
+        let goes_on = |moving: &u32| place.host_may_go_on(MAIN, *moving);
+        (0..10_000).take_while(goes_on).count() as u32
+    };
+    let without = slack(&place);
+    assert!(without > 5 * chunk && without < 10_000, "{without} sectors");
+    for (victims, line) in (1..=5).zip(closed) {
+        // All of it is valid: as a victim it brings as much as it takes.
+        place.line_mut(line).valid = chunk;
+        place.take_victim(line);
+        assert_eq!(slack(&place), without - (victims - 1) * chunk, "{victims} victims");
+    }
+}
+
+/// A line that a mount finds empty is erased behind the barrier that notes it. One whose erase fails in part is
+/// used again behind the barrier that notes the bad chunk: before that a mount would miss what was in it.
+#[test]
+fn a_line_waits_for_the_barrier_that_notes_it() {
+    let device = Double::new(geometry(2, 1, 20, 8), TIMES, Script::default());
+    let mut place = blank(&device, config(30));
+    let line = (0..).find_map(|_| fill_unit(&mut place)).expect("lines end");
+    place.erase_empty_lines(7);
+    assert_eq!(place.next_erase(6), None, "its barrier has not ended");
+    assert_eq!(place.next_erase(7), Some(line));
+    let (positions, free) = (place.to_erase(line), place.free_lines(MAIN));
+    assert_eq!(positions, [0, 1]);
+    place.erased(line, &positions, &positions[..1], 9);
+    assert_eq!(place.line(line).state, LineState::Leaving);
+    assert_eq!((place.next_erase(8), place.free_lines(MAIN)), (None, free));
+    assert_eq!(place.next_erase(9), Some(line));
+    assert!(place.to_erase(line).is_empty(), "what is good of it is erased");
+    place.erased(line, &[], &[], 10);
+    assert_eq!((place.line(line).state, place.free_lines(MAIN)), (LineState::Free, free + 1));
+}
+
+/// Notes are programmed twice, on two dies. Where the other die is busy when the first copy ends, the second one
+/// waits for it, and the barrier waits for the second one.
+#[test]
+fn the_second_copy_of_notes_waits_for_another_die() {
+    // The first barrier notes a chunk that was bad from the start.
+    let device = Double::new(geometry(2, 1, 40, 8), TIMES, Script::default()).bad(0, 39);
+    let config = PftlConfig { buffer_sectors: Some(64), capacitors: false, ..config(70) };
+    let (pus, ..) = with_ftl(device, config, |ftl, device, cx| async move {
+        for lba in 0..8 {
+            write(&ftl, &cx, lba, 1).await;
+        }
+        cx.sleep(Ns::from_ms(5)).await;
+        let pointer = |pu: u32| device.chunk_report(pu, 0, 1)[0].write_pointer;
+        assert_eq!((pointer(0), pointer(1)), (4, 4), "a unit on each die");
+        // The barrier waits for a unit on die 0, then its notes go there.
+        for lba in 8..12 {
+            write(&ftl, &cx, lba, 1).await;
+        }
+        let (flusher, clock) = (ftl.clone(), cx.clone());
+        let flushed =
+            cx.spawn_join(async move { start(&flusher, &clock, BlockOp::Flush, 0, &mut []).await });
+        cx.sleep(Ns::from_us(100)).await;
+        // Die 1 reads for 1 ms, and programs a unit that this barrier does not wait for.
+        let reads: Vec<_> = (0..20)
+            .map(|i| {
+                let (reader, clock) = (ftl.clone(), cx.clone());
+                cx.spawn_join(async move { read(&reader, &clock, 4 + i % 4).await })
+            })
+            .collect();
+        cx.sleep(Ns::from_ns(1)).await;
+        for lba in 12..16 {
+            write(&ftl, &cx, lba, 1).await;
+        }
+        assert_eq!((pointer(0), pointer(1)), (8, 8), "both dies are programming");
+        assert_eq!(flushed.await, Ok(()));
+        for read in reads {
+            assert_eq!(read.await, Ok(1));
+        }
+        let notes: Vec<u64> = {
+            let c = ftl.controller.lock();
+            let pages = (0..c.pages.count()).filter(|page| c.pages.is_notes(*page));
+            pages.map(|page| c.pages.lba(page).into()).collect()
+        };
+        device.pus_with(|record| notes.contains(&Oob::decode_raw(record).0))
+    });
+    assert_eq!(pus, [0, 1]);
+}
