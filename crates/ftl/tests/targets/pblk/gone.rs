@@ -349,6 +349,64 @@ fn a_refused_mount_that_was_cut_changes_no_verdict() {
     }
 }
 
+/// A chunk holds a single unit, as one does in which the power failed. Where nothing of it can be read, nor the
+/// padding that the mount writes behind, nobody knows whether that unit is torn: it counts as lost.
+#[test]
+fn a_unit_is_torn_only_in_a_chunk_that_can_be_read() {
+    let bench = Medium::new(pblk()).create();
+    bench.write(0, 16, 1);
+    bench.flush();
+    let medium = bench.cut();
+    let geo = medium.setup.spec.geometry;
+    let chunks: BTreeSet<u32> = (0..16).map(|lba| medium.newest(lba).0).collect();
+    let single = |chunk: &u32| medium.info(*chunk).write_pointer == geo.ws_opt;
+    let chunk = chunks.into_iter().find(single).expect("the stripe goes over four chunks");
+    medium.wreck((0..geo.sectors_per_chunk()).map(|sector| (chunk, sector)));
+    for _ in 0..2 {
+        let error = medium.refused(MountOptions::default());
+        assert!(matches!(error, MountError::LostUnits { .. }), "{error}");
+    }
+    medium.heal();
+    all_there(&medium);
+}
+
+/// Hole 44: all that an open line holds is lost, and a mount that accepts that is cut before each of its writes:
+/// the next one knows it, too, and no older copy of what was there comes back.
+#[test]
+fn an_accepted_loss_outlives_a_cut_of_the_mount() {
+    let accept = || options(|o| o.accept_lost = true);
+    let lost = || {
+        let bench = Medium::new(pblk()).create();
+        let line = bench.dev.layout().line_data as u32;
+        bench.write(0, line, 1);
+        bench.drained();
+        bench.write(0, 4, 2);
+        bench.flush();
+        let medium = bench.cut();
+        let (chunk, _) = medium.newest(0);
+        let sectors = medium.setup.spec.geometry.sectors_per_chunk();
+        medium.wreck((0..sectors).map(|sector| (chunk, sector)));
+        medium
+    };
+    let whole = lost().mount(accept()).expect("as asked for");
+    assert_eq!(whole.recovery().lost_units.len(), 1);
+    let asked = (0..).zip(whole.face.everything()).filter(|(_, (op, _))| *op != Op::Read);
+    let mut cuts = 0;
+    for (n, _) in asked {
+        let medium = lost();
+        match medium.mount_until(accept(), Some(Stop::Before(n))) {
+            Up::Cut => cuts += 1,
+            Up::Running(bench) => drop(bench.cut()),
+            Up::Refused(error) => panic!("cut before write {n}: {error}"),
+        }
+        let bench = medium.mount(accept()).expect("as asked for");
+        for lba in 0..4 {
+            assert_eq!(bench.version(lba, &[2]), None, "sector {lba}, cut before write {n}");
+        }
+    }
+    assert!(cuts > 10, "{cuts} cuts");
+}
+
 /// Padding that the host does not take is missing: what lies in front of it can't be read, which says nothing of
 /// the medium. The mount is refused, and everything is there when the host takes it.
 #[test]
