@@ -30,6 +30,8 @@ impl Wrote {
 pub(crate) struct Truth {
     pub(crate) written: BTreeMap<Spot, Wrote>,
     pub(crate) unreadable: BTreeSet<Spot>,
+    /// These are unreadable, too, from this command of the life on, counted from 0.
+    pub(crate) fades: Option<(u64, BTreeSet<Spot>)>,
     pub(crate) flipped: BTreeSet<Spot>,
     /// Their next read fails.
     pub(crate) fails_once: BTreeSet<Spot>,
@@ -217,6 +219,12 @@ impl Device for Face {
         if self.seen.lock().off_at.is_some_and(|at| at <= cx.now()) {
             self.stopped.wake(cx);
             return Ticket { id: NEVER, ask_at: Ns::MAX };
+        }
+        {
+            let mut truth = self.truth.lock();
+            if let Some((_, faded)) = truth.fades.take_if(|(from, _)| *from <= number) {
+                truth.unreadable.extend(faded);
+            }
         }
         let ticket = match request.op {
             Op::Read => self.read(cx, request, &spots),

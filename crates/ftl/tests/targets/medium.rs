@@ -148,6 +148,11 @@ impl Medium {
         self.truth.lock().unreadable.extend(spots);
     }
 
+    /// The same from the n-th command of the next life on, counted from 0.
+    pub(crate) fn wreck_from(&self, command: u64, spots: impl IntoIterator<Item = Spot>) {
+        self.truth.lock().fades = Some((command, spots.into_iter().collect()));
+    }
+
     /// Decayed, so that the device does not notice, or does.
     pub(crate) fn spoil(&self, unnoticed: bool, spots: impl IntoIterator<Item = Spot>) {
         match unnoticed {
@@ -194,6 +199,7 @@ impl Medium {
     pub(crate) fn heal(&self) {
         let mut truth = self.truth.lock();
         truth.unreadable.clear();
+        truth.fades = None;
         truth.flipped.clear();
         truth.fails_once.clear();
         truth.fails_often.clear();

@@ -184,8 +184,9 @@ fn an_erase_on_a_dead_die_breaks_no_rule() {
     b.write_up_to(1, 2, 64, 1);
     assert!(b.now() < Ns::from_ms(100));
     b.run(|cx, _| async move { cx.sleep_until(Ns::from_ms(100)).await });
-    // A free chunk, an open one, and a closed one.
-    for chunk in 0..3 {
+    assert_eq!(b.write(&[(1, 3, 0, 4)], 2).status(0), Status::WriteFault, "it is dead");
+    // A free chunk, an open one, a closed one, and the one that the dead die did not take.
+    for chunk in 0..4 {
         assert_eq!(b.reset(1, chunk), Status::OfflineChunk, "chunk {chunk}");
     }
     assert_eq!(ssd.counters().violations, 0);

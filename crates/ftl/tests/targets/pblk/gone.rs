@@ -407,6 +407,48 @@ fn an_accepted_loss_outlives_a_cut_of_the_mount() {
     assert!(cuts > 10, "{cuts} cuts");
 }
 
+/// Hole 41: closed lines are looked through twice. Whenever a mount reads closing metadata, that goes, and with it
+/// a unit that has the newest copies of its sectors: they are lost, and no older ones take their place.
+#[test]
+fn what_goes_during_a_mount_is_lost() {
+    let made = || {
+        let bench = Medium::new(pblk()).create();
+        let line = bench.dev.layout().line_data as u32;
+        bench.write(0, line, 1);
+        bench.write(0, line, 2);
+        bench.drained();
+        bench.write(620, 1, 3);
+        bench.drained();
+        bench.cut()
+    };
+    let medium = made();
+    let closing: BTreeSet<Spot> = medium.spots(LBA_LINE_CLOSING).into_iter().collect();
+    let whole = medium.mounted();
+    assert!(whole.recovery().lines_replayed > 1, "both lines, by their closing metadata");
+    let reads = |(_, (op, spots)): &(u64, (Op, Vec<Spot>))| {
+        *op == Op::Read && spots.iter().any(|spot| closing.contains(spot))
+    };
+    let mut refused = 0;
+    for (n, _) in (0..).zip(whole.face.everything()).filter(reads) {
+        let medium = made();
+        let unit = medium.unit_of(medium.newest(0));
+        medium.wreck_from(n, closing.iter().copied().chain(unit));
+        match medium.mount(MountOptions::default()) {
+            // It had read all that it needed.
+            Ok(bench) => {
+                let newest = |lba| matches!(bench.version(lba, &[2]), None | Some(2));
+                assert!((0..4).all(newest));
+                bench.cut();
+            }
+            Err(MountError::LostUnits { .. }) => refused += 1,
+            Err(other) => panic!("from command {n} on: {other}"),
+        }
+        medium.heal();
+        all_there(&medium);
+    }
+    assert!(refused > 2, "{refused} refused");
+}
+
 /// Padding that the host does not take is missing: what lies in front of it can't be read, which says nothing of
 /// the medium. The mount is refused, and everything is there when the host takes it.
 #[test]
