@@ -419,7 +419,7 @@ impl Controller {
     /// A stream and an idle position where the host's data would go; without one the snapshot has
     /// failed, unless it will come. What the host is denied here must not call for GC. A second copy goes
     /// elsewhere than to the position of the `first` one, if there is another place or will be one.
-    fn place_for_snapshot(&mut self, first: Option<u32>) -> Option<(usize, u32)> {
+    pub(super) fn place_for_snapshot(&mut self, first: Option<u32>) -> Option<(usize, u32)> {
         let next = self.place.next_of_host(MAIN, 0);
         if self.place.forgive_host(MAIN) {
             self.fail_snapshot();

@@ -1,6 +1,6 @@
 //! Where programs go, and when a line is used again.
 //!
-//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where the copies of notes go.
+//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where second copies go.
 
 use super::*;
 use crate::log::format::Oob;
@@ -115,4 +115,18 @@ fn the_second_copy_of_notes_waits_for_another_die() {
         device.pus_with(|record| notes.contains(&Oob::decode_raw(record).0))
     });
     assert_eq!(pus, [0, 1]);
+}
+
+/// The second copy of a snapshot goes to another die than the first one, also where the next unit would not.
+#[test]
+fn the_second_copy_of_a_snapshot_goes_to_another_die() {
+    let device = Double::new(geometry(2, 1, 40, 8), TIMES, Script::default());
+    let config = PftlConfig { buffer_sectors: Some(64), capacitors: false, ..config(70) };
+    with_ftl(device, config, |ftl, _, _| async move {
+        let mut c = ftl.controller.lock();
+        let (stream, first) = c.place_for_snapshot(None).expect("room");
+        assert_eq!(c.place_for_snapshot(None), Some((stream, first)), "nothing goes there yet");
+        let (_, second) = c.place_for_snapshot(Some(first)).expect("room");
+        assert_ne!(second, first);
+    });
 }
