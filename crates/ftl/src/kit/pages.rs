@@ -266,7 +266,8 @@ impl Pages {
     }
 
     /// Pages of counts.
-    pub(super) fn counts(&self) -> u32 {
+    #[cfg(test)]
+    fn counts(&self) -> u32 {
         self.count() - self.counts_from
     }
 

@@ -1253,7 +1253,8 @@ impl Place {
     /// The tags that pages of counts are to have, where there are any.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
         self.untold = false;
-        self.told.copy_from_slice(&self.tags[..self.told.len()]);
+        let counted = self.told.len();
+        self.told.copy_from_slice(&self.tags[..counted]);
         &self.told
     }
 

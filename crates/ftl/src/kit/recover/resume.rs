@@ -29,7 +29,7 @@ use super::super::pages::Pages;
 use super::super::place::{Layout, Place, Plan, Stock};
 use super::super::snapshot::{self, Part, Root, Shape, Words};
 use super::super::{Controller, Room};
-use super::sectors::{read_records, read_snapshot};
+use super::sectors::{Record, read_records, read_snapshot};
 use super::{Mount, pad};
 use crate::log::format::LBA_SNAPSHOT;
 use crate::patience::read_again;
@@ -234,7 +234,7 @@ impl Mount<'_> {
                     let records = read_records(&cx, &medium, part).await;
                     let of = part.iter().zip(&records);
                     failed.extend(of.filter(|(_, record)| record.is_none()).map(|(at, _)| *at));
-                    let is_typed = |r: Option<(u64, u64)>| r.is_some_and(|r| r.0 == LBA_SNAPSHOT);
+                    let is_typed = |r: Option<Record>| r.is_some_and(|r| r.lba == LBA_SNAPSHOT);
                     let typed = part.iter().zip(records).filter(|(_, record)| is_typed(*record));
                     let typed: Vec<u32> = typed.map(|(at, _)| *at).collect();
                     let sectors = read_snapshot(&cx, &medium, &typed).await;
