@@ -118,6 +118,13 @@ struct Grid {
     room: u32,
 }
 
+impl Grid {
+    /// Blocks in a chunk that was written up to `pointer`.
+    fn blocks(self, pointer: u32) -> u32 {
+        (pointer + self.room - self.sectors) / self.room
+    }
+}
+
 /// Reads the log of `wanted`, or of the target that the newest anchor belongs to.
 pub(super) async fn read(
     cx: &Cx,
@@ -417,7 +424,7 @@ async fn read_pairs(
     let mut read = Vec::new();
     let mut left = pairs.clone();
     for copies in [1, usize::MAX] {
-        let held = holders(cx, survey, &left, range, copies).await;
+        let held = holders(cx, survey, grid, &left, range, copies).await;
         let tasks: Vec<_> = held
             .into_iter()
             .map(|(id, holders)| {
@@ -446,12 +453,14 @@ async fn read_pairs(
 
 /// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What can't be
 /// read to its end, or not yet at all, is padded where it may be that pair, of each pair in so many
-/// `copies`: in one that the anchor names
-/// also a chunk whose first sector can't be read, in a younger one only a chunk that says so, in an older
-/// one none. What else a chunk may be by now is left alone.
+/// `copies`: in one that the anchor names also a chunk whose first sector can't be read, in a younger one
+/// only a chunk that says so, in an older one none. What else a chunk may be by now is left alone. A chunk whose first sector can't be read, and
+/// of which no block says that it is that pair, is never padded to its end: the next mount would take it
+/// for one whose erase was cut.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
+    grid: Grid,
     pairs: &BTreeMap<u64, BTreeSet<u32>>,
     range: &RangeInclusive<u64>,
     copies: usize,
@@ -468,10 +477,25 @@ async fn holders(
     };
     let mut padded = BTreeSet::new();
     for (id, chunks) in pairs {
-        let is_sure = |chunk: &u32| before.get(chunk).is_some_and(|f| is_it(f, *id));
-        let pads = |chunk: &u32| range.contains(id) || id > range.end() && is_sure(chunk);
-        let pads = chunks.iter().copied().filter(|c| may_be(c, *id) && pads(c));
-        padded.extend(pads.take(copies));
+        let mut left = copies;
+        for chunk in chunks.iter().copied().filter(|c| may_be(c, *id)) {
+            let is_sure = before.get(&chunk).is_some_and(|f| is_it(f, *id));
+            let is_named = range.contains(id) || id > range.end() && is_sure;
+            if left == 0 {
+                break;
+            }
+            if !is_named {
+                continue;
+            }
+            if !is_sure && survey.padding_fills(chunk) && !mutant!("log.unread-copies-filled") {
+                let which = (0..grid.blocks(survey.pointer(chunk))).collect();
+                if blocks_by_record(&survey.flash, cx, chunk, grid, *id, which).await.is_empty() {
+                    continue;
+                }
+            }
+            padded.insert(chunk);
+            left -= 1;
+        }
     }
     if !mutant!("log.log-ends-unpadded") {
         survey.make_readable(cx, padded).await;
@@ -504,7 +528,7 @@ async fn read_pair(
     let mut padding = u32::MAX;
     let copies = if mutant!("log.one-log-copy-read") { 1 } else { usize::MAX };
     for Holder { chunk, pointer, is_sure } in chunks.iter_mut().take(copies) {
-        let count = (*pointer + grid.room - grid.sectors) / grid.room;
+        let count = grid.blocks(*pointer);
         blocks.resize_with(blocks.len().max(count as usize), || None);
         let missing = |i: &u32| !blocks[*i as usize].as_ref().is_some_and(|b| b.complete);
         let mut missing: Vec<u32> = (0..count).filter(missing).collect();
@@ -552,7 +576,7 @@ async fn read_pair(
     // have been in flight. All that is before that was complete in both.
     let is_sure = chunks.iter().any(|holder| holder.is_sure);
     let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
-    let count = |holder: &Holder| (holder.pointer + grid.room - grid.sectors) / grid.room;
+    let count = |holder: &Holder| grid.blocks(holder.pointer);
     let complete = counts.map(count).min().unwrap_or(0).min(padding);
     chunks.retain(|holder| holder.is_sure);
     let (mut ended, mut behind) = (false, 0);

@@ -146,6 +146,15 @@ impl Survey {
         torn
     }
 
+    /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its first
+    /// sector back already?
+    pub(super) fn padding_fills(&self, chunk: u32) -> bool {
+        let (pointer, shape) = (self.pointer(chunk), &self.shape);
+        let info = self.chunks.get(chunk as usize);
+        let is_open = info.is_some_and(|c| c.state == ChunkState::Open);
+        is_open && pointer > shape.window && padded_end(shape, pointer) >= shape.chunk_sectors
+    }
+
     /// Pads open chunks behind what was written, until the medium gives all of that back.
     pub(super) async fn make_readable(&mut self, cx: &Cx, chunks: impl IntoIterator<Item = u32>) {
         let mut tasks = Vec::new();

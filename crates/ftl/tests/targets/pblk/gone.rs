@@ -335,6 +335,43 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
+/// A copy of the log can't be read and a die on another PU is dead: refused because a newer log may be
+/// there, also when mounts have padded that copy many times.
+#[test]
+fn a_copy_of_the_log_that_can_not_be_read_is_padded_by_no_mount_to_its_end() {
+    let mut tried = 0;
+    for rounds in 0..6 {
+        let bench = lived(&pblk(), 20);
+        for i in 0..rounds {
+            bench.discard(USED + i, 1);
+            bench.flush();
+        }
+        let medium = bench.cut();
+        let geo = *medium.ssd.geometry();
+        let sectors = geo.sectors_per_chunk();
+        let pair = medium.newest_anchor().current;
+        // The one that a mount pads first.
+        let copy = pair.chunks[0].min(pair.chunks[1]);
+        let end = medium.info(copy).write_pointer;
+        if end <= geo.mw_cunits || end + 2 * geo.mw_cunits >= sectors {
+            continue;
+        }
+        let of_log = pair.chunks.map(|chunk| chunk / geo.chunks_per_pu);
+        let pu = (0..4).find(|pu| !of_log.contains(pu)).expect("four PUs");
+        medium.wreck((0..sectors).map(|sector| (copy, sector)));
+        medium.kill_die(pu);
+        let error = medium.refused(MountOptions::default());
+        assert!(matches!(error, MountError::Unknown { .. }), "{error}");
+        for _ in 0..sectors / geo.mw_cunits + 2 {
+            let again = medium.refused(MountOptions::default());
+            assert_eq!(again.to_string(), error.to_string());
+        }
+        assert!(medium.info(copy).write_pointer < sectors);
+        tried += 1;
+    }
+    assert!(tried > 1, "{tried} tried");
+}
+
 /// A mount with a dead die is cut at some of its commands: whatever it came to, the next one gives the
 /// same verdict, and nothing is older.
 #[test]
