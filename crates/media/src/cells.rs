@@ -91,6 +91,9 @@ pub struct Chunk {
     damaged: bool,
     /// Closed or taken offline by a failure: commands that were under way then are no one's fault.
     pub failed: bool,
+    /// The host did not take the program at the write pointer: programs that were on their way behind it
+    /// are out of order, which is no one's fault.
+    pub refused: bool,
     /// The next erase fails.
     pub doomed: bool,
     /// Some sectors are kept beside the medium: their program failed behind its acknowledgement.
@@ -117,6 +120,7 @@ impl Chunk {
             mode: CellMode::Native,
             damaged: false,
             failed: false,
+            refused: false,
             doomed: false,
             kept: false,
             last: LastOp::Nothing,
@@ -367,6 +371,7 @@ impl Cells {
         self.store.prefetch(&chunk.body, chunk.wp + n, n);
         self.move_pointer(index, oob.len() as u32, at);
         if self.store.kind() == StoreKind::File {
+            self.chunks[index as usize].refused = false;
             self.touch(index);
         }
         Ok(())

@@ -84,6 +84,7 @@ impl Ssd {
         let open = chan.cells.open_on(run.die);
         if !self.fragile && self.may_write(chan, run).is_ok() {
             if self.program(chan, cmd, run, payload).is_err() {
+                chan.cells.chunk_mut(run.index).refused = true;
                 return self.host_failed(cmd, run.addresses());
             }
             self.note_open(chan, run.die, open);
@@ -98,6 +99,7 @@ impl Ssd {
             let taken = self.write_unit(chan, cmd, &piece, (job, &mut row), payload);
             self.note_open(chan, run.die, open);
             if taken.is_err() {
+                chan.cells.chunk_mut(piece.index).refused = true;
                 self.queue_units(chan, cmd, &mut row, job);
                 // What follows would be out of order, which is not the caller's doing.
                 return self.host_failed(cmd, piece.first..run.addresses().end);
@@ -166,15 +168,19 @@ impl Ssd {
         payload: &Payload<'_>,
     ) -> Result<(), HostFailed> {
         if let Err(rule) = self.may_write(chan, piece) {
-            let failed = chan.cells.chunk(piece.index).failed;
-            // Nor of the program before this one, which a dead die did not take.
+            let chunk = chan.cells.chunk(piece.index);
+            let (failed, refused) = (chunk.failed, chunk.refused && rule == Rule::WriteOrder);
+            // Nor of the program before this one, which the host or a dead die did not take.
+            let refused = refused && !mutant!("device.refused-in-order");
             let dead = chan.dead[piece.die as usize] && rule == Rule::WriteOrder;
             let dead = dead && !mutant!("device.dead-die-in-order");
             let seen = describe(&chan.cells, piece.index);
             for i in piece.addresses() {
                 // The caller may not have heard yet of the failure that closed the chunk.
-                match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) || dead {
+                match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) || dead || refused
+                {
                     true if dead => cmd.fail(i, Status::WriteFault),
+                    true if refused => cmd.fail(i, Status::HostFault),
                     true => cmd.fail(i, rule.status()),
                     false => self.refuse(cmd, i, rule, rule.status(), seen),
                 }

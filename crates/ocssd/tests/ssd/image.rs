@@ -168,9 +168,14 @@ fn a_full_disk_is_a_status() {
     assert_eq!(status, [vec![Status::Ok; 4], vec![Status::HostFault; 8]].concat());
     assert!(ssd.host_trouble().expect("said").contains("cannot keep"));
     assert_eq!(bench.info(0, 1).state, ChunkState::Free, "not bad, and its pointer did not move");
+    // A write that was on its way behind the one that the host did not take.
+    let done = bench.write(&[(0, 1, 8, 4)], 2);
+    assert!((0..4).all(|i| done.status(i) == Status::HostFault), "{done:?}");
     assert_eq!(ssd.violations(), [], "nobody broke a rule");
     file.limit(None);
     assert_eq!(bench.write(&[(0, 1, 0, 8)], 3).failed, 0);
+    assert_eq!(bench.write(&[(0, 1, 16, 4)], 3).status(0), Status::OutOfOrder);
+    assert!(!ssd.violations().is_empty(), "now its order counts again");
     assert!(bench.read(&[(0, 1, 0, 4)]).holds(0, 3));
     // A journal that can't be written fails the flush, which may be tried again.
     file.fail_after(1, ErrorKind::StorageFull);
