@@ -516,7 +516,8 @@ impl Controller {
     }
 
     /// A sector's program failed: of the chunk, the unit and the counters. Returns whether the
-    /// chunk is over.
+    /// chunk is over. One that the host of an image did not take says nothing of the chunk, but what was
+    /// programmed there before can't be padded: the device takes no more writes.
     #[cold]
     pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
         self.stats.ftl.program_failures += 1;
@@ -525,6 +526,9 @@ impl Controller {
             let base = self.place.layout.sector_at(job.line, position, job.from);
             let grains = self.place.layout.grains_of(base, job.n);
             grains.for_each(|grain| self.pages.set_void(grain, true));
+        }
+        if status == Status::HostFault && !self.capacitors && !mutant!("kit.host-is-a-bad-chunk") {
+            self.read_only = Some(super::HOST_TROUBLE);
         }
         // Without capacitors nobody would know of the void unit behind later ones.
         let abandon = !self.capacitors && !mutant!("kit.failed-chunk-written-on");

@@ -213,7 +213,7 @@ impl DriveFtl {
             self.close_pairs(cx).await;
         }
         let mut c = self.controller.lock();
-        if c.phase == Phase::Stopped {
+        if c.phase == Phase::Stopped || c.has_host_failed() {
             return;
         }
         (c.barriers.active, c.barriers.pages_go, c.place.lend) = (false, false, false);
@@ -254,6 +254,7 @@ pub(super) async fn syncer(ftl: Arc<DriveFtl>, cx: Cx) {
             c.barriers.syncer = Some(cx.waiter());
             match c.phase {
                 Phase::Stopped => Poll::Ready(false),
+                _ if c.has_host_failed() => Poll::Pending,
                 _ if c.barriers.asked > c.barriers.done => Poll::Ready(true),
                 _ => Poll::Pending,
             }
@@ -266,6 +267,12 @@ pub(super) async fn syncer(ftl: Arc<DriveFtl>, cx: Cx) {
 }
 
 impl Controller {
+    /// The host did not take a program: pairs in its chunk stay open, so no barrier ends any more, and
+    /// nothing is erased behind one.
+    fn has_host_failed(&self) -> bool {
+        self.read_only == Some(super::HOST_TROUBLE) && !mutant!("kit.barrier-despite-host")
+    }
+
     fn begin_barrier(&mut self) -> u64 {
         (self.barriers.active, self.place.lend) = (true, true);
         let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();

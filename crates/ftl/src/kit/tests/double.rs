@@ -155,7 +155,8 @@ impl Double {
             return vec![Status::OutOfOrder; at.len()];
         }
         let early = fault == Some(Status::ChunkEarlyClose);
-        for (i, cause) in cause.iter().enumerate().filter(|_| !early) {
+        let taken = !early && fault != Some(Status::HostFault);
+        for (i, cause) in cause.iter().enumerate().filter(|_| taken) {
             inner.seen.programmed[*cause as usize] += 1;
             // Of a page, which has 4096, nothing else is ever asked for here.
             let word = content.sector(i).first_chunk().expect("8 bytes of content");
@@ -164,6 +165,8 @@ impl Double {
         let before = c.state;
         c.state = if c.sectors.len() as u32 == self.geo.sectors_per_chunk() || early {
             ChunkState::Closed
+        } else if c.sectors.is_empty() {
+            before
         } else {
             ChunkState::Open
         };

@@ -320,3 +320,25 @@ fn a_host_that_waits_for_its_pace_learns_that_there_is_none() {
         }
     }
 }
+
+/// The host of the device's image does not take a program of a flush: its padding closes no pair, so the flush
+/// fails, and what waits for its barrier to be erased stays.
+#[test]
+fn a_flush_fails_whose_program_the_host_did_not_take() {
+    for number in 0..4 {
+        let programs = [(number, Status::HostFault)].into();
+        let script = Script { programs, ..Script::default() };
+        let device = Double::new(geometry(1, 1, 40, 8), TIMES, script).with_pairs(16);
+        let config =
+            PftlConfig { buffer_sectors: Some(BUFFER as u32), capacitors: false, ..config(70) };
+        with_ftl(device, config, move |ftl, _, cx| async move {
+            write(&ftl, &cx, 3, 7).await;
+            let flushed = flush(&ftl, &cx).await;
+            let refused = matches!(flushed, Err(BlockError::ReadOnly(_)));
+            assert!(refused, "program {number}: {flushed:?}");
+            cx.sleep(LONG).await;
+            assert_eq!(ftl.controller.lock().barriers_done(), 0, "program {number}");
+            assert_eq!(read(&ftl, &cx, 3).await, Ok(7));
+        });
+    }
+}
