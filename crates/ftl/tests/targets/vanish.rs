@@ -121,14 +121,18 @@ async fn look(ftl: &Pftl, cx: &Cx) -> Vec<Got> {
     all
 }
 
-/// A device at rest, with a life behind it.
-fn lived(drive: &Drive, faults: &str, end: End) -> Arc<Ssd> {
-    // A line that never strikes: what a test adds later strikes only where there is a plan.
+/// A new device. A line of its plan never strikes: what a test adds later strikes only where there is a plan.
+fn blank(drive: &Drive, faults: &str) -> Arc<Ssd> {
     let plan =
         format!("{faults}[[fault]]\nkind = \"read_uncorrectable\"\ncount = {}\n", 1u64 << 50);
     let faults = FaultPlan::from_toml(&plan).expect("a plan");
     let options = SsdOptions { faults, ..SsdOptions::default() };
-    let ssd = Ssd::new(&drive.spec, options).expect("a device");
+    Ssd::new(&drive.spec, options).expect("a device")
+}
+
+/// A device at rest, with a life behind it.
+fn lived(drive: &Drive, faults: &str, end: End) -> Arc<Ssd> {
+    let ssd = blank(drive, faults);
     let run = Virtual::new(1, 1, CostTable::zero());
     let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
     run.run(async move {
@@ -282,6 +286,38 @@ fn a_die_that_is_dead_after_a_cut_is_no_empty_one() {
                 assert!(!did.lost_sectors.is_empty(), "{what}");
             }
         }
+    }
+}
+
+/// The newest that is left of a sector may have the highest stamp of all that is left, and be older than what
+/// is lost: where a loss is accepted it is an error like all others.
+#[test]
+fn the_newest_that_is_left_may_be_older_than_what_is_lost() {
+    const LBA: u64 = 5;
+    for drive in drives() {
+        let mut errors = 0;
+        for pu in 0..4 {
+            let ssd = blank(&drive, "");
+            let run = Virtual::new(1, 1, CostTable::zero());
+            let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+            run.run(async move {
+                let ftl = Pftl::create(&cx, device, config).expect("fits");
+                cx.sleep(Ns::from_ms(100)).await;
+                for version in [1, 2] {
+                    put(&ftl, &cx, LBA, version).await;
+                    flush(&ftl, &cx).await;
+                }
+            })
+            .expect("no stall");
+            cut(&ssd, run);
+            plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
+            let (got, _) = mount(&drive, &ssd, true, false).expect("accepted");
+            let got = got[LBA as usize];
+            let what = format!("{}, PU {pu} dead: {got:?}", drive.name);
+            assert!(matches!(got, Got::Good | Got::Error), "{what}");
+            errors += u32::from(got == Got::Error);
+        }
+        assert!(errors > 0, "{}: nothing was lost", drive.name);
     }
 }
 

@@ -219,8 +219,8 @@ fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost
 
 impl Controller {
     /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold. With
-    /// `older`, what was found of a host's sector may be older than what can't be read, unless its stamp is
-    /// as high: it is lost.
+    /// `older`, (stamp, host's sectors), what was found of a host's sector below that stamp may be older than
+    /// what can't be read: it is lost.
     pub(super) fn take_in(
         &mut self,
         found: &Found,

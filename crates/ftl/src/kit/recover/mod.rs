@@ -244,8 +244,13 @@ impl DriveFtl {
         let how = (config.accept_lost_sectors, config.capacitors);
         let losses = mount.judge_unreadable(&mut pages, &found, dump, how)?;
         mount.report.lost = mount.lost_places(&losses);
+        // Without a dump what is lost may be younger than all that was found.
+        let youngest = match dump.is_some() || mutant!("kit.youngest-is-newest") {
+            true => stamp.max(1),
+            false => stamp + 1,
+        };
         let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older"))
-            .then_some((stamp.max(1), host as u32));
+            .then_some((youngest, host as u32));
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
