@@ -582,6 +582,10 @@ pub trait Layer: Send + Sync {
     fn acks_are_durable(&self) -> bool;
     /// Each power cut may take room from it, so that in the end it has none.
     fn cuts_take_room(&self) -> bool;
+    /// Of a layer that was stopped: the next mount knows what was where although one PU has died since.
+    fn outlives_a_pu(&self) -> bool {
+        true
+    }
     /// Nothing can be made durable any more, and why.
     fn read_only(&self) -> Option<&'static str>;
     /// Has everything that was acknowledged on what is below, after a flush. Where a flush does not

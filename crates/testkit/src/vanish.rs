@@ -4,7 +4,7 @@
 //! ([`Vanishing`]); the same for the host's disk below an image ([`Troubled`]). Promises: a mount
 //! that is refused is tried again, and fails the run if it is accepted while the fault lasts; when
 //! the fault is over, the run fails unless the stack mounts and has everything that was flushed;
-//! after a clean stop only the sectors on the lost unit may fail. Never: excuses content that is
+//! after a clean stop of which a layer says so only the sectors on the lost unit may fail. Never: excuses content that is
 //! older than the flushed one.
 //!
 //! The faults of [`crate::devices::faults`] are rare and hit sectors one by one. Real media lose
@@ -318,6 +318,9 @@ impl Machine for Vanishing {
             let check_stopped = Box::new(move || {
                 check()?;
                 let Some(layers) = me.inner.layers() else { return Ok(()) };
+                if !layers.target().outlives_a_pu() {
+                    return Ok(());
+                }
                 let capacity = layers.block().info().capacity;
                 let places = (0..capacity).map(|lba| layers.target().locate(lba)).collect();
                 me.events.borrow_mut().stopped_at = Some(places);

@@ -159,6 +159,11 @@ impl Layer for DriveFtl {
         !self.capacitors
     }
 
+    /// Where a stop finds no room for a second root, it leaves one.
+    fn outlives_a_pu(&self) -> bool {
+        self.controller.lock().roots_left > 1
+    }
+
     fn read_only(&self) -> Option<&'static str> {
         DriveFtl::read_only(self)
     }

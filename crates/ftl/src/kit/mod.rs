@@ -181,6 +181,9 @@ struct Controller {
     writer: Option<Writer>,
     /// A snapshot was left, and nothing came behind it.
     at_rest: bool,
+    /// Roots of the snapshot that a stop has left, each on another PU, as the copies are that they name; 0 where
+    /// some of these are on one PU.
+    roots_left: usize,
     recovery: Option<Recovery>,
     phase: Phase,
     read_only: Option<&'static str>,
@@ -449,6 +452,7 @@ impl Parts {
             reach,
             writer: None,
             at_rest: false,
+            roots_left: 0,
             recovery: None,
             phase: Phase::Running,
             read_only: None,

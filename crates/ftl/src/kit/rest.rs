@@ -18,7 +18,8 @@
 //!
 //! A mount takes the snapshot if the chunk report is what the root says, but for chunks that have gone
 //! offline. A program moves a pointer, an erase counts; a program that the power cut undid never was. So it
-//! is equal only while nothing was written. Where there is no room for two copies there is one.
+//! is equal only while nothing was written. Where there is no room for two copies on two PUs, and GC can't make
+//! any, there is one.
 
 use flashlane_base::{Ns, mutant};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Completion, Device};
@@ -92,6 +93,14 @@ pub(super) struct Writer {
     flying: Vec<Unit>,
     /// Of everything: one or two.
     copies: u32,
+    /// With a root on one PU alone it has failed, for GC may make room for another.
+    insists: bool,
+    /// That is how it has failed.
+    is_short: bool,
+    /// Units of padding that were programmed because only the PU of a first copy had room.
+    skipped: u32,
+    /// A second copy went to the PU of the first one all the same.
+    is_on_one: bool,
     /// Where the copies of the sectors lie, + 1.
     body: Vec<[u32; 2]>,
     lists: Vec<[u32; 2]>,
@@ -106,26 +115,40 @@ impl DriveFtl {
     pub(super) async fn leave_snapshot(&self, cx: &Cx) {
         self.rest_without_spare(cx).await;
         let mut victims = VICTIMS_MAX * self.controller.lock().place.abreast(MAIN);
-        for _ in 0..TRIES {
-            while !self.begin_snapshot(cx) {
-                let Some(left) = victims.checked_sub(1).filter(|_| self.make_room(cx)) else {
-                    return;
-                };
-                victims = left;
+        let mut insists = true;
+        for n in 0..TRIES {
+            insists &= n < TRIES / 2;
+            while !self.begin_snapshot(cx, insists) {
+                match victims.checked_sub(1).filter(|_| self.make_room(cx)) {
+                    Some(left) => victims = left,
+                    None if insists => {
+                        insists = false;
+                        continue;
+                    }
+                    None => return,
+                }
                 self.settle(cx).await;
             }
-            let left = loop {
+            let (left, is_short) = loop {
                 self.settled.wait(cx, || self.controller.lock().stage_is_over()).await;
                 let mut c = self.controller.lock();
                 if let Some(left) = c.next_stage(&*self.device) {
-                    (c.writer, c.at_rest) = (None, left);
+                    let writer = c.writer.take();
+                    let apart = writer.as_ref().filter(|w| left && !w.is_on_one);
+                    (c.at_rest, c.roots_left) = (left, apart.map_or(0, |w| w.roots.len()));
                     self.go_on(cx, c, None, Room::default());
-                    break left;
+                    break (left, writer.is_some_and(|w| w.is_short));
                 }
                 self.go_on(cx, c, None, Room::default());
             };
             if left {
                 return;
+            }
+            if is_short {
+                match victims.checked_sub(1).filter(|_| self.make_room(cx)) {
+                    Some(left) => victims = left,
+                    None => insists = false,
+                }
             }
             self.settle(cx).await;
         }
@@ -142,10 +165,10 @@ impl DriveFtl {
         }
     }
 
-    /// Starts on a snapshot, if it can be had now.
-    fn begin_snapshot(&self, cx: &Cx) -> bool {
+    /// Starts on a snapshot, if it can be had now; as it `insists`, on two PUs.
+    fn begin_snapshot(&self, cx: &Cx, insists: bool) -> bool {
         let mut c = self.controller.lock();
-        let begun = c.begin_snapshot();
+        let begun = c.begin_snapshot(insists);
         self.go_on(cx, c, None, Room::default());
         begun
     }
@@ -193,21 +216,23 @@ impl Controller {
         if fits { units } else { 0 }
     }
 
-    /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.
-    fn begin_snapshot(&mut self) -> bool {
+    /// Starts on a snapshot; false if there is no room for one (where it `insists` and there are two PUs, for
+    /// one on both), or nothing to be gained.
+    fn begin_snapshot(&mut self, insists: bool) -> bool {
         let shape = self.shape();
         let layout = &self.place.layout;
         let units = |sectors: usize| (sectors as u32).div_ceil(layout.main().unit);
         let sealing = (self.reach + 1) * layout.positions;
         let root = self.info_units() + self.reach + 2;
         let each = units(shape.body()) + units(shape.lists()) + root;
+        let alive = self.positions_alive();
         let fits = |copies: &u32| {
             let copies = *copies;
-            copies <= layout.positions
-                && self.place.can_spare(copies * each + sealing, sealing + root)
+            copies <= alive && self.place.can_spare(copies * each + sealing, sealing + root)
         };
         let most = if mutant!("kit.snapshot-once") { 1 } else { 2 };
-        let copies = (1..=most).rev().find(fits).filter(|_| self.may_have_snapshot());
+        let least = if insists { most.min(alive).max(1) } else { 1 };
+        let copies = (least..=most).rev().find(fits).filter(|_| self.may_have_snapshot());
         let Some(copies) = copies else {
             return false;
         };
@@ -222,6 +247,10 @@ impl Controller {
             ready: None,
             flying: Vec::new(),
             copies,
+            insists,
+            is_short: false,
+            skipped: 0,
+            is_on_one: false,
             body: vec![[0; 2]; shape.body()],
             lists: vec![[0; 2]; shape.lists()],
             pads: Vec::new(),
@@ -229,6 +258,11 @@ impl Controller {
             infos: Vec::new(),
         });
         true
+    }
+
+    /// PUs that are not dead, as far as erases and mounts have shown.
+    fn positions_alive(&self) -> u32 {
+        (0..self.place.layout.positions).filter(|p| !self.place.is_dead(*p)).count() as u32
     }
 
     /// How many words a snapshot of this device has.
@@ -325,6 +359,10 @@ impl Controller {
         let fewer = self.writer.as_ref().is_some_and(|w| roots.len() < w.copies as usize);
         let cost = host().map(|chunk| left(&chunk)).sum::<u32>() + main.width * reach;
         let fill = roots.is_empty() || fewer && self.place.can_spare(cost, cost);
+        if let Some(w) = self.writer.as_mut().filter(|w| w.insists && fewer && !fill) {
+            (w.failed, w.is_short) = (true, true);
+            return;
+        }
         let mut pads = Vec::new();
         for chunk in self.place.open_chunks().filter(|chunk| self.place.is_of_main(chunk.stream)) {
             let fill = fill && chunk.stream == 0;
@@ -442,7 +480,12 @@ impl Controller {
                 self.make_ready();
                 let first = self.writer.as_ref()?.ready.as_ref()?.first;
                 let (stream, position) = self.place_for_snapshot(first)?;
-                Some((Load::Snapshot, stream, position))
+                // All that is left of the host's line is on the PU of the first copy: that is filled, for
+                // the next line has room elsewhere.
+                match first == Some(position) && self.may_skip() {
+                    true => Some((Load::Padding, stream, position)),
+                    false => Some((Load::Snapshot, stream, position)),
+                }
             }
             Stage::Seal => {
                 let place = &self.place;
@@ -456,6 +499,19 @@ impl Controller {
             }
             Stage::Root => self.next_of_root(),
         }
+    }
+
+    /// May a unit be filled with padding, so that a second copy comes to another PU than the first one? Not more
+    /// of them than a chunk has.
+    fn may_skip(&mut self) -> bool {
+        let main = self.place.layout.main();
+        let rows = main.chunk_sectors / main.unit;
+        let elsewhere = self.place.abreast(MAIN) == 1 && self.positions_alive() > 1;
+        let Some(w) = self.writer.as_mut().filter(|w| elsewhere && w.skipped < rows) else {
+            return false;
+        };
+        w.skipped += 1;
+        true
     }
 
     /// The next unit of a root whose PU is idle: of its infos, or a copy of it.
@@ -584,6 +640,7 @@ impl Controller {
         if let Some(w) = &mut self.writer
             && let Some(unit) = w.ready.take()
         {
+            w.is_on_one |= unit.first == Some(position);
             let twice = w.copies > 1 && unit.first.is_none();
             if twice && matches!(w.stage, Stage::Body | Stage::Lists) {
                 w.ready = Some(Unit { first: Some(position), ..unit.clone() });
