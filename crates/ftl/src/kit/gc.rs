@@ -866,8 +866,14 @@ impl Controller {
         let next = !stands || mutant!("kit.hopes-for-the-next-barrier");
         let next = next && self.has_time_for_erases() && self.wants_barrier();
         let erases = self.place.has_erase(self.barriers_done()) || next;
+        // Who waits keeps the host from being idle, and a victim of the buffer resting.
+        let waits = self.hosts_wait > 0 || self.barrier_is_active();
+        let rests = |victim| waits && self.victim_rests(victim);
+        // Without slots to read into no mover is called, whatever there is to collect.
+        let slots = self.buffer.gc_room() >= self.room_to_go_on();
         let collects = match self.gc.victim {
-            Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
+            Some(victim) => slots && !rests(victim),
+            None if !slots && !mutant!("kit.collects-without-slots") => false,
             None if self.slc_victim().is_some() => true,
             None if !self.gc_is_wanted() => false,
             // A mover that has not found out yet that there is nothing to collect will, and gives out again.
