@@ -868,6 +868,7 @@ impl Controller {
         let erases = self.place.has_erase(self.barriers_done()) || next;
         // Who waits keeps the host from being idle, and a victim of the buffer resting.
         let waits = self.hosts_wait > 0 || self.barrier_is_active();
+        let waits = waits && !mutant!("kit.resting-victim-is-hope");
         let rests = |victim| waits && self.victim_rests(victim);
         // Without slots to read into no mover is called, whatever there is to collect.
         let slots = self.buffer.gc_room() >= self.room_to_go_on();

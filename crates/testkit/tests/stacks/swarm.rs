@@ -151,8 +151,8 @@ found! {
     /// Programs that were on their way behind one that the host of the image refused broke the order.
     found_programs_behind_one_that_the_host_refused: "pblk-image-trouble",
         [12, Plan { effort: 1, ..aimed(6) }];
-    /// The host refused a program of a flush, which ended well all the same.
-    found_a_flush_that_ended_well_though_the_host_refused_its_program: "pftl-image-trouble",
+    /// A discard that was flushed came back behind a host that refused programs.
+    found_a_discard_that_came_back_behind_a_failing_host: "pftl-image-trouble",
         [12_884_901_890, Plan { effort: 1, ..aimed(10) }];
     /// A stop left one root, and its PU died.
     found_a_stop_with_one_root: "slc-tlc-vanish", [21_474_836_497, aimed(3)],
@@ -161,8 +161,8 @@ found! {
     /// copy of it.
     found_the_youngest_that_is_left_taken_for_the_newest: "slc-tlc-vanish",
         [8_589_934_605, aimed(4)];
-    /// A die died, and a barrier waited for a GC that had no slots to read into.
-    found_a_barrier_that_waits_for_a_gc_without_slots: "slc-tlc-vanish",
+    /// A die died, a barrier waited for room, and a victim of the SLC buffer rested as long as it did.
+    found_a_barrier_that_waits_while_a_victim_rests: "slc-tlc-vanish",
         [12_884_901_911, aimed(2)];
 }
 
