@@ -608,6 +608,9 @@ fn raw_targets_take_jobs_that_name_their_pus() {
     refused("size = \"1MiB\"", "size = \"1GiB\"", "chunks per PU");
     refused("size = \"1MiB\"", "size = \"1MiB\"\nfsync = 3", "it understands");
     refused("\"raw\"", "\"pblk\"", "is for targets of");
+    let on_raw = "has no effect on a target of type `raw`";
+    refused("\"tiny\"", "\"tiny\"\nqueue = \"suspend\"", on_raw);
+    refused("\"raw\"", "\"raw\"\nhost_cores = 2", on_raw);
 }
 
 /// Every example of the repository is good.

@@ -88,6 +88,20 @@ fn scrub(asked: &dyn Asked, base: ScrubConfig) -> ScrubConfig {
     }
 }
 
+/// Complains about keys that change nothing with what the other settings are.
+fn refuse_idle(asked: &dyn Asked, c: &LogConfig) {
+    if c.rings == RingSet::One {
+        for key in ["cores", "drainers", "borrow"].into_iter().filter(|key| asked.has(key)) {
+            let says = format!("`{key}` is for `rings = \"per_core\"`, which QBLK has");
+            asked.complain(key, says);
+        }
+    }
+    if c.pools == PoolSet::All && asked.has("channel_choice") {
+        let says = "`channel_choice` is for `pools = \"per_channel\"`, which QBLK has";
+        asked.complain("channel_choice", says.into());
+    }
+}
+
 impl Kind for HostFtlKind {
     fn name(&self) -> &'static str {
         self.name
@@ -132,6 +146,7 @@ impl Kind for HostFtlKind {
             c.completion_cores = cores;
         }
         c.borrow = asked.flag("borrow").unwrap_or(c.borrow);
+        refuse_idle(asked, &c);
         c.to_settings()
     }
 

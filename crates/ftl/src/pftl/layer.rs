@@ -69,6 +69,9 @@ impl Kind for PftlKind {
         c.gc_reads = asked.small("gc_reads", 1, u32::MAX).or(c.gc_reads);
         c.capacitors = asked.flag("capacitors").unwrap_or(c.capacitors);
         c.dirty_pages = asked.small("dirty_pages", 0, u32::MAX).or(c.dirty_pages);
+        if !c.capacitors && asked.has("dirty_pages") {
+            asked.complain("dirty_pages", "`dirty_pages` is for `capacitors = true`".into());
+        }
         c.to_settings()
     }
 

@@ -23,7 +23,7 @@ pub fn preset_names() -> Vec<&'static str> {
 }
 
 /// Tables of a spec that may be overridden.
-const TABLES: &[&str] = &["geometry", "timing", "cells", "limits", "ecc", "link"];
+pub(super) const TABLES: &[&str] = &["geometry", "timing", "cells", "limits", "ecc", "link"];
 
 /// Reads the table; complaints go to the document.
 pub(super) fn read(

@@ -220,6 +220,11 @@ impl Document {
         Section::new(self, String::new(), at, &self.root)
     }
 
+    /// Whether `--target` has left out some of the targets that the file has.
+    pub(super) fn is_picked(&self) -> bool {
+        self.picked.is_some()
+    }
+
     /// Notes a complaint.
     pub fn complain(&self, at: At, message: impl Into<String>) {
         self.complaints.borrow_mut().push((at, message.into()));

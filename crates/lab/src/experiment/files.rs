@@ -191,6 +191,14 @@ impl FileSystem {
             let says = "has no effect on a block SSD: its FTL places pages and schedules them";
             s.complain(key, format!("`{key}` {says}"));
         }
+        if fs.options.cleaners == Cleaners::PerRegion && s.has("victims") {
+            s.complain("victims", "`victims` is for `cleaners = \"one\"`");
+        }
+        if on_flash && fs.options.schedule.dispatch == Dispatch::Fifo {
+            for key in OF_AWARE.iter().filter(|key| s.has(key)) {
+                s.complain(key, format!("`{key}` is for `dispatch = \"aware\"`"));
+            }
+        }
         fs
     }
 }
@@ -217,6 +225,9 @@ const OF_CHANNELS: [&str; 8] = [
     "free_weight",
     "erasing_weight",
 ];
+/// Keys of a dispatch that looks at what each channel has to do.
+const OF_AWARE: [&str; 5] =
+    ["slice", "read_weight", "write_weight", "free_weight", "erasing_weight"];
 /// Segments that are emptied before a checkpoint: more than any device has at a time.
 const VICTIMS_MOST: u64 = 4096;
 /// The shortest time after which something is done unasked.

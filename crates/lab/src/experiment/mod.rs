@@ -31,6 +31,7 @@
 
 mod device;
 pub mod document;
+mod effect;
 mod files;
 mod target;
 mod vary;
@@ -212,6 +213,7 @@ impl Experiment {
         let warm_up = workload::read_warm_up(&root, base, &mut remarks);
         let workloads = workload::read_all(&root, base, &mut targets, &mut remarks);
         check_seams(&root, &targets, &warm_up, &workloads, &run);
+        effect::check_device(&root, &targets);
         let vary = vary::read_all(&root);
         root.finish();
         let complaints = document.complaints();

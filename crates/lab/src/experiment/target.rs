@@ -6,6 +6,7 @@
 
 use super::device::{DeviceChoice, on_preset};
 use super::document::{Section, Value};
+use super::effect;
 use super::files::{FileSystem, PARAFS};
 use super::{Base, HostSpec, read_host};
 use flashlane_base::Ns;
@@ -140,6 +141,8 @@ fn read(
     let is_short =
         matches!(s.item("kind").map(|item| &item.value), Some(Value::Text(t)) if t == PARAFS);
     let on_flash = layers.first().is_some_and(|lowest| lowest.kind.in_order());
+    let word = s.text("kind").unwrap_or(kinds::RAW);
+    effect::check_host(s, word, kind);
     for (named, other) in &types {
         s.elsewhere("kind", named, |s| {
             read_layers(s, *other);
@@ -283,4 +286,13 @@ fn parse_pus(text: &str) -> Option<(u32, u32)> {
     let (begin, end) = text.split_once('-')?;
     let range = (begin.trim().parse().ok()?, end.trim().parse().ok()?);
     (range.0 <= range.1).then_some(range)
+}
+
+/// The keys that the first target of a text may have.
+#[cfg(test)]
+pub(super) fn keys_of(root: &Section<'_>, device: &DeviceChoice, base: &Base) -> Vec<String> {
+    let sections = root.tables("target");
+    let s = sections.first().expect("the text has a target");
+    let _ = read(s, Some(device), &HostSpec::default(), base, false);
+    s.asked()
 }

@@ -291,6 +291,12 @@ fn what_can_not_be_is_refused_with_a_remedy() {
         refused(SMALL, &[set], parts);
     }
     refused(&SMALL.replace("written = \"128MiB\"\n", ""), &[], &["nothing says when it ends"]);
+    // Keys of what the policy does not do.
+    for key in ["slice=1ms", "free_weight=9", "erasing_weight=9"] {
+        let set = format!("target.0.{key}");
+        refused(SMALL, &["target.0.policy=mgc", &set], &["is for `dispatch = \"aware\"`"]);
+    }
+    refused(SMALL, &["target.0.victims=9"], &["`victims` is for `cleaners = \"one\"`"]);
     // The wrong kind of workload, either way.
     let job = SMALL[..SMALL.find("files =").unwrap()].to_string() + "rw = \"randwrite\"\n";
     refused(&job, &[], &["takes `files = \"fileserver\"`", "leave `parafs` out"]);

@@ -216,7 +216,7 @@ fn nothing_is_kept_of_what_was_not_prepared() {
     assert!(refused.contains("raw") && refused.contains("leave --prepared out"), "{refused}");
     let compact = experiment(&["target=[{kind=\"pblk\"}]", "device.store=compact"]);
     assert!(Shelf::check(&compact).expect_err("elsewhere").contains("`compact`"));
-    let buffer = experiment(&["target=[{kind=\"pftl\"}]", "device.limits.write_buffer=1MiB"]);
+    let buffer = experiment(&["target=[{kind=\"pblk\"}]", "device.limits.write_buffer=1MiB"]);
     assert!(Shelf::check(&buffer).expect_err("buffered").contains("write buffer"));
     let plan = folder.0.join("faults.toml");
     let fault = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"0.2\"\ntimes = 100000\n";
