@@ -425,6 +425,10 @@ impl Parts {
             false => main.pairs.next_multiple_of(main.unit),
         };
         let reach = reach(&*device, &layout);
+        let room = (place.usable(), capacity);
+        let tells = !config.capacitors && sync::can_tell_erases(&layout, &sizes, room);
+        let mut place = place;
+        place.set_tells_erases(tells);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
             pages: Pages::of(capacity as u32, &layout),

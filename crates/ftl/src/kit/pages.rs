@@ -34,10 +34,10 @@
 //! capacitors: a dump says as much. A page of them is programmed twice, on two PUs where there are two:
 //! one of them may be on the die that is dead.
 //!
-//! **Counts** are notes as well, of a device where a line is a single chunk, behind the others. They say
-//! how often each chunk had been erased, as tags (`witness.rs`): in wider lines the records of the other
-//! chunks say so. A barrier writes them when a chunk was opened that was erased since they were written,
-//! so they are durable before anything in that chunk is. 0: nobody knows.
+//! **Counts** are notes as well, behind the others. They say how often each chunk that is the only good
+//! one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the other
+//! chunks say so. A barrier writes them when such a chunk was opened that was erased since they were
+//! written, so they are durable before anything in that chunk is. 0: nobody knows.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
@@ -109,15 +109,13 @@ pub(super) struct Pages {
 impl Pages {
     /// The pages of a blank device.
     pub(super) fn of(capacity: u32, layout: &Layout) -> Pages {
-        let counted = layout.counted_chunks();
-        Pages::new(capacity, layout.grains(), layout.chunk_count(), counted)
+        Pages::new(capacity, layout.grains(), layout.chunk_count())
     }
 
-    /// No page differs from the medium, which has none. `units` and `chunks` of the device; `counted`: of
-    /// them, those that pages of counts speak of.
-    pub(super) fn new(capacity: u32, units: u32, chunks: u32, counted: u32) -> Pages {
+    /// No page differs from the medium, which has none. `units` and `chunks` of the device.
+    pub(super) fn new(capacity: u32, units: u32, chunks: u32) -> Pages {
         let (trims, voids) = Pages::numbers(capacity, units);
-        let (notes, counts) = (chunks.div_ceil(VOID_SPAN), counted.div_ceil(COUNT_SPAN));
+        let (notes, counts) = (chunks.div_ceil(VOID_SPAN), chunks.div_ceil(COUNT_SPAN));
         let clean = State { dirty: false, flying: false, at: NIL };
         Pages {
             capacity,
@@ -128,7 +126,7 @@ impl Pages {
             notes_from: trims + voids,
             notes: vec![0; chunks.div_ceil(64) as usize],
             counts_from: trims + voids + notes,
-            tags: vec![0; counted as usize],
+            tags: vec![0; chunks as usize],
             noted: None,
             dirty: 0,
             dirty_notes: 0,
@@ -271,9 +269,18 @@ impl Pages {
         self.count() - self.counts_from
     }
 
-    /// All pages of notes are to be written.
+    /// All pages of notes are to be written, but for those of counts that say nothing and are nowhere.
     pub(super) fn touch_notes(&mut self) {
-        (self.notes_from..self.count()).for_each(|page| self.touch(page));
+        for page in self.notes_from..self.count() {
+            let chunks = page.checked_sub(self.counts_from).map(|counts| counts * COUNT_SPAN);
+            let said = |first: u32| {
+                let tags = self.tags.iter().skip(first as usize).take(COUNT_SPAN as usize);
+                tags.copied().any(|tag| tag != 0) || self.at(page).is_some()
+            };
+            if chunks.is_none_or(said) {
+                self.touch(page);
+            }
+        }
     }
 
     /// Takes the pages of notes that wait: they fly from now on.
@@ -483,8 +490,8 @@ mod tests {
             map.set(lba, Entry::Media(lba));
         }
         map.set(TRIM_SPAN + 7, Entry::Poisoned);
-        let mut pages = Pages::new(capacity, 1000, 50, 0);
-        assert_eq!(pages.count(), 4);
+        let mut pages = Pages::new(capacity, 1000, 50);
+        assert_eq!(pages.count(), 5);
         let mut bytes = vec![0xaa; PAGE_BYTES];
         for page in 0..2 {
             pages.build(page, &map, 77, |_| false, &mut bytes);
@@ -510,15 +517,15 @@ mod tests {
 
     #[test]
     fn void_units_survive_the_trip() {
-        let mut pages = Pages::new(100, VOID_SPAN + 5, 9, 0);
-        assert_eq!(pages.count(), 4);
+        let mut pages = Pages::new(100, VOID_SPAN + 5, 9);
+        assert_eq!(pages.count(), 5);
         pages.set_void(3, true);
         pages.set_void(VOID_SPAN + 4, true);
         pages.set_void(9, true);
         pages.set_void(9, false);
         assert_eq!(pages.take(9), [1, 2]);
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, VOID_SPAN + 5, 9, 0);
+        let mut other = Pages::new(100, VOID_SPAN + 5, 9);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [1, 2] {
             pages.build(page, &map, 5, |_| false, &mut bytes);
@@ -533,13 +540,13 @@ mod tests {
     #[test]
     fn counts_survive_the_trip() {
         let chunks = COUNT_SPAN + 3;
-        let mut pages = Pages::new(100, 10, chunks, chunks);
+        let mut pages = Pages::new(100, 10, chunks);
         assert_eq!((pages.count(), pages.counts()), (5, 2));
         let tags: Vec<u8> = (0..chunks).map(|chunk| (chunk % 15) as u8).collect();
         pages.set_tags(&tags);
         assert_eq!((pages.take(9), pages.take_notes()), (vec![], vec![3, 4]));
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, 10, chunks, chunks);
+        let mut other = Pages::new(100, 10, chunks);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [3, 4] {
             assert!(pages.is_notes(page));
@@ -556,7 +563,7 @@ mod tests {
     /// A page that changes while it flies is written again; one that failed, too.
     #[test]
     fn a_page_is_taken_once_until_it_changes() {
-        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9, 0);
+        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9);
         pages.touch_trims(0, 3 * TRIM_SPAN);
         assert_eq!(pages.take(2), [0, 1]);
         pages.touch(0);

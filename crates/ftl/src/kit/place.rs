@@ -291,10 +291,12 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
-    /// A chunk that is a line was opened after an erase that [`Place::tell_erases`] has not told of.
+    /// A chunk that is the only good one of its line was opened after an erase that [`Place::tell_erases`] has not told of.
     untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
+    /// There is spare for pages of counts.
+    tells: bool,
     /// [`Place::bad_chunks`] says something else than when it was asked last.
     stock_changed: bool,
     /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a stop asks.
@@ -358,7 +360,8 @@ impl Place {
             chunks: vec![0; (layout.chunk_numbers() * positions) as usize],
             tags: vec![0; (layout.chunk_numbers() * positions) as usize],
             untold: false,
-            told: vec![0; layout.counted_chunks() as usize],
+            told: vec![0; layout.chunk_count() as usize],
+            tells: false,
             pools: pools.into_iter().enumerate().map(pool).collect(),
             streams: streams.into_iter().map(stream).collect(),
             idle: Bits::new(positions),
@@ -1031,9 +1034,12 @@ impl Place {
         stream.lines[group] = line;
         let full = self.layout.of(line).chunk_sectors;
         let before = stream.left;
-        if self.layout.of(line).width == 1 {
-            let at = self.layout.chunk_index(line, self.layout.positions_of(line).start);
-            self.untold |= self.told[at] != self.tags[at];
+        if self.lines[line as usize].chunks == 1 {
+            for position in self.layout.positions_of(line) {
+                let at = self.layout.chunk_index(line, position);
+                let good = self.chunks[at] & RETIRED == 0;
+                self.untold |= good && self.told[at] != self.tags[at];
+            }
         }
         // A line before may have had other positions: it has no room left anywhere.
         for position in self.layout.positions_of(line) {
@@ -1247,15 +1253,33 @@ impl Place {
 
     /// The pages of counts have to be written before what is in chunks that were opened is durable.
     pub(super) fn has_untold_erases(&self) -> bool {
-        self.untold
+        self.untold && self.tells
     }
 
-    /// The tags that pages of counts are to have, where there are any.
+    /// Barriers write pages of counts where they are needed.
+    pub(super) fn set_tells_erases(&mut self, on: bool) {
+        self.tells = on;
+    }
+
+    /// The tags that pages of counts are to have: of chunks that are the only good one of their line.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
         self.untold = false;
-        let counted = self.told.len();
-        self.told.copy_from_slice(&self.tags[..counted]);
+        for line in 0..self.layout.lines {
+            let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
+            let is_offline =
+                |at: usize| self.offline.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
+            let good = |at: &usize| self.chunks[*at] & RETIRED == 0 && !is_offline(*at);
+            let alone = chunks.clone().filter(good).count() == 1;
+            for at in chunks {
+                self.told[at] = if alone && self.tells { self.tags[at] } else { 0 };
+            }
+        }
         &self.told
+    }
+
+    /// Some line may have no more than one good chunk, and there is spare for pages that say so.
+    pub(super) fn tells_erases(&self) -> bool {
+        self.tells && (self.retired > 0 || self.layout.main().width == 1)
     }
 
     /// A mount is over: nobody knows how often the chunks of closed lines without anything valid were erased

@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     /// Of 2,000 sectors, 64 units and 30 chunks: a page of each kind.
     fn pages() -> Pages {
-        Pages::new(2000, 64, 30, 0)
+        Pages::new(2000, 64, 30)
     }
 
     fn shape() -> Shape {
@@ -436,7 +436,7 @@ mod tests {
     fn words_are_believed_only_where_they_can_be_true() {
         let mut all = vec![0u32; shape().words()];
         (all[0], all[1999], all[2001]) = (8, NIL, 5);
-        (all[2003], all[2004], all[2014]) = (9, 1, 1 << 31);
+        (all[2004], all[2005], all[2015]) = (9, 1, 1 << 31);
         let read = |all: &[u32]| {
             let mut words = Words::new(shape());
             for (i, part) in (0u32..).zip(all.chunks(SPAN)) {

@@ -33,7 +33,7 @@ use std::task::Poll;
 use super::buffer::{Kind, Sizes};
 use super::map::Entry;
 use super::pages::COUNT_SPAN;
-use super::place::{Layout, MAIN};
+use super::place::{Layout, MAIN, SPARE_LINES_MIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
 /// In a unit's list of pages: this is the second copy.
@@ -129,13 +129,26 @@ pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
 pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     let main = layout.main();
     let padded = (main.pairs * main.positions()).clamp(main.unit, main.stripe_sectors());
-    let counts = if main.width == 1 { counts_room(layout) } else { 0 };
-    u64::from(padded + counts) * u64::from(main.stripes())
+    u64::from(padded) * u64::from(main.stripes())
+}
+
+/// Spare beyond what a device needs with which its barriers write pages of counts: victims must win those, too.
+/// A device with less does without: `usable` sectors of good chunks, `capacity` logical ones.
+pub(super) fn can_tell_erases(
+    layout: &Layout,
+    sizes: &Sizes,
+    (usable, capacity): (u64, u64),
+) -> bool {
+    let main = layout.main();
+    let line = u64::from(main.stripe_sectors());
+    let counts = u64::from(counts_room(layout)) * u64::from(main.stripes());
+    let needed = SPARE_LINES_MIN * line + u64::from(reserve(layout, sizes));
+    usable >= capacity + needed + spare_for_padding(layout) + counts
 }
 
 /// Sectors that the pages of counts of one barrier may take, both copies.
 fn counts_room(layout: &Layout) -> u32 {
-    let pages = layout.counted_chunks().div_ceil(COUNT_SPAN);
+    let pages = layout.chunk_count().div_ceil(COUNT_SPAN);
     2 * pages.next_multiple_of(layout.main().unit)
 }
 
@@ -347,7 +360,10 @@ impl Controller {
         let main = self.place.layout.main();
         let pairs = (self.barriers.pair_sectors * main.positions()).min(main.stripe_sectors());
         let pages = self.pages.waiting().next_multiple_of(main.unit);
-        let counts = counts_room(&self.place.layout);
+        let counts = match self.place.tells_erases() {
+            true => counts_room(&self.place.layout),
+            false => 0,
+        };
         let next = self.barriers.user_room + 2 * main.unit + pages + counts + pairs;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;

@@ -357,7 +357,7 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
 }
 
 /// The logical sectors that the records in a chunk name, without tags.
-async fn named(ssd: &Ssd, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> {
+async fn named(ssd: &dyn Device, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> {
     let info = ssd.chunk_report(pu, chunk, 1)[0];
     let first = ssd.format().pack(Location { pu, chunk, sector: 0 });
     let addrs: Vec<Ppa> =
@@ -402,14 +402,14 @@ fn a_lost_chunk_between_garbage_is_no_torn_erase() {
                     if device.chunk_report(1, chunk, 1)[0].state != ChunkState::Closed {
                         continue;
                     }
-                    let own = named(&device, &cx, 1, chunk).await;
+                    let own = named(&*device, &cx, 1, chunk).await;
                     if most.as_ref().is_none_or(|(most, _)| own.len() >= most.len()) {
                         most = Some((own, chunk));
                     }
                 }
                 let (own, chunk) = most.expect("a full chunk");
                 for pu in [0, 2, 3] {
-                    for lba in named(&device, &cx, pu, chunk).await.difference(&own) {
+                    for lba in named(&*device, &cx, pu, chunk).await.difference(&own) {
                         put(&ftl, &cx, *lba, 3).await;
                     }
                 }

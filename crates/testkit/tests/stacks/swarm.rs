@@ -180,6 +180,13 @@ fn found_windows_of_full_chunks_programmed_again() {
     assert!(!holds("pftl", 301_808, cut_at(100, &[1_573_104_529])).gave_up);
 }
 
+/// A cut tore the only unit of a chunk, and the padding that a mount wrote behind it failed: nothing of the chunk
+/// could be read, so the torn unit counted as lost.
+#[test]
+fn found_padding_that_failed_behind_a_torn_unit() {
+    holds("pblk-buffer-faults", 201, cut_at(10, &[4_670_208]));
+}
+
 swarms! {
     ram: "ram",
     pftl: "pftl",

@@ -267,11 +267,6 @@ impl Layout {
         self.chunk_numbers() * self.positions
     }
 
-    /// Of those, chunks that pages of counts speak of: all, where some line is a single chunk.
-    pub(in crate::kit) fn counted_chunks(&self) -> u32 {
-        if self.regions.iter().any(|region| region.width == 1) { self.chunk_count() } else { 0 }
-    }
-
     /// The chunk report, by [`Layout::chunk_index`]: `report` gives the chunks of a PU.
     pub(in crate::kit) fn by_number(
         &self,

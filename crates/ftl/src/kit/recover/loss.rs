@@ -182,14 +182,20 @@ impl Mount<'_> {
         let said = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
             let mut heard = found.heard[at];
-            if self.layout.of(*line).width == 1 {
-                heard.note(pages.tag(at));
-            }
+            heard.note(pages.tag(at));
             let said = heard.is_erased_since(self.chunks[at].erases);
             said.filter(|_| !mutant!("kit.witness-unheard"))
         };
         unread.retain(|chunk, _| !(erased(chunk) && said(chunk) == Some(true)));
-        let erased = |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none();
+        // A chunk that nobody has noted as bad could have said it.
+        let silenced = |(line, _): &(u32, u32)| {
+            let gone =
+                |at: usize| self.chunks[at].state == ChunkState::Offline && !pages.is_noted(at);
+            let mut line = self.layout.positions_of(*line).map(|p| self.chunk_index(*line, p));
+            matches!(notes, Notes::Pages) && line.any(gone)
+        };
+        let erased =
+            |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none() && !silenced(chunk);
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);

@@ -120,14 +120,6 @@ impl Double {
         look(&self.inner.lock().seen)
     }
 
-    /// The PU of each chunk that holds a sector with such a record.
-    pub(crate) fn pus_with(&self, is: impl Fn(&[u8; 16]) -> bool) -> Vec<u32> {
-        let inner = self.inner.lock();
-        let holds = |c: &Chunk| c.sectors.iter().any(|(_, record)| is(record));
-        let found = (0..).zip(&inner.chunks).filter(|(_, c)| holds(c));
-        found.map(|(i, _): (u32, _)| i / self.geo.chunks_per_pu).collect()
-    }
-
     fn chunk_index(&self, pu: u32, chunk: u32) -> usize {
         (pu * self.geo.chunks_per_pu + chunk) as usize
     }

@@ -3,7 +3,6 @@
 //! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where second copies go.
 
 use super::*;
-use crate::log::format::Oob;
 
 /// The place of a blank device.
 fn blank(device: &Double, config: PftlConfig) -> Place {
@@ -67,54 +66,6 @@ fn a_line_waits_for_the_barrier_that_notes_it() {
     assert!(place.to_erase(line).is_empty(), "what is good of it is erased");
     place.erased(line, &[], &[], 10);
     assert_eq!((place.line(line).state, place.free_lines(MAIN)), (LineState::Free, free + 1));
-}
-
-/// Notes are programmed twice, on two dies. Where the other die is busy when the first copy ends, the second one
-/// waits for it, and the barrier waits for the second one.
-#[test]
-fn the_second_copy_of_notes_waits_for_another_die() {
-    // The first barrier notes a chunk that was bad from the start.
-    let device = Double::new(geometry(2, 1, 40, 8), TIMES, Script::default()).bad(0, 39);
-    let config = PftlConfig { buffer_sectors: Some(64), capacitors: false, ..config(70) };
-    let (pus, ..) = with_ftl(device, config, |ftl, device, cx| async move {
-        for lba in 0..8 {
-            write(&ftl, &cx, lba, 1).await;
-        }
-        cx.sleep(Ns::from_ms(5)).await;
-        let pointer = |pu: u32| device.chunk_report(pu, 0, 1)[0].write_pointer;
-        assert_eq!((pointer(0), pointer(1)), (4, 4), "a unit on each die");
-        // The barrier waits for a unit on die 0, then its notes go there.
-        for lba in 8..12 {
-            write(&ftl, &cx, lba, 1).await;
-        }
-        let (flusher, clock) = (ftl.clone(), cx.clone());
-        let flushed =
-            cx.spawn_join(async move { start(&flusher, &clock, BlockOp::Flush, 0, &mut []).await });
-        cx.sleep(Ns::from_us(100)).await;
-        // Die 1 reads for 1 ms, and programs a unit that this barrier does not wait for.
-        let reads: Vec<_> = (0..20)
-            .map(|i| {
-                let (reader, clock) = (ftl.clone(), cx.clone());
-                cx.spawn_join(async move { read(&reader, &clock, 4 + i % 4).await })
-            })
-            .collect();
-        cx.sleep(Ns::from_ns(1)).await;
-        for lba in 12..16 {
-            write(&ftl, &cx, lba, 1).await;
-        }
-        assert_eq!((pointer(0), pointer(1)), (8, 8), "both dies are programming");
-        assert_eq!(flushed.await, Ok(()));
-        for read in reads {
-            assert_eq!(read.await, Ok(1));
-        }
-        let notes: Vec<u64> = {
-            let c = ftl.controller.lock();
-            let pages = (0..c.pages.count()).filter(|page| c.pages.is_notes(*page));
-            pages.map(|page| c.pages.lba(page).into()).collect()
-        };
-        device.pus_with(|record| notes.contains(&Oob::decode_raw(record).0))
-    });
-    assert_eq!(pus, [0, 1]);
 }
 
 /// The second copy of a snapshot goes to another die than the first one, also where the next unit would not.

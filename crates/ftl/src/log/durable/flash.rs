@@ -46,6 +46,8 @@ pub(in crate::log) struct Flash {
     host_failed: Arc<Mutex<Option<(u32, u32)>>>,
     /// Chunks of which a mount has waited for a read in vain.
     hopeless: Arc<Mutex<BTreeSet<u32>>>,
+    /// Chunks that did not take all of a mount's padding: what can't be read there says nothing.
+    unpadded: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Flash {
@@ -56,8 +58,8 @@ impl Flash {
             format.pack(Location { pu, chunk, sector: 0 })
         };
         let chunk_base = (0..geo.chunks()).map(base).collect();
-        let (host_failed, hopeless) = Default::default();
-        Flash { chunk_base, device, geo, format, host_failed, hopeless }
+        let (host_failed, hopeless, unpadded) = Default::default();
+        Flash { chunk_base, device, geo, format, host_failed, hopeless, unpadded }
     }
 
     /// A mount need not wait for reads of this chunk: it has done so, or for two others of its PU.
@@ -149,6 +151,15 @@ impl Flash {
     /// The host could not give this sector, (chunk, sector), or did not take a mount's padding for it.
     pub(in crate::log) fn note_host_failure(&self, at: (u32, u32)) {
         self.host_failed.lock().get_or_insert(at);
+    }
+
+    /// A program of a mount's padding in this chunk has failed.
+    pub(in crate::log) fn note_failed_padding(&self, chunk: u32) {
+        self.unpadded.lock().insert(chunk);
+    }
+
+    pub(in crate::log) fn has_failed_padding(&self, chunk: u32) -> bool {
+        self.unpadded.lock().contains(&chunk) && !mutant!("log.failed-padding-is-witness")
     }
 
     /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not

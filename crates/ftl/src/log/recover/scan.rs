@@ -250,7 +250,7 @@ impl Reader {
     }
 
     /// What can't be read at the end of a chunk is torn only if the chunk can be read: its beginning, or
-    /// the padding behind its end, which this mount wrote. Before and after that the same units fail.
+    /// the padding behind its end, which this mount wrote and the chunk took. Before and after that the same units fail.
     /// Else what they hold is unknown, so it counts as lost.
     async fn doubt(&self, cx: &Cx, span: Span, out: &mut Scanned) {
         const ROUNDS: u32 = 4;
@@ -290,13 +290,15 @@ impl Reader {
             ChunkState::Open => info.write_pointer.saturating_sub(self.shape.window),
             _ => info.write_pointer,
         };
-        if readable > span.end {
+        let failed = self.flash.has_failed_padding(span.chunk);
+        if readable > span.end && !failed {
             return Some(span.end);
         }
         let good = out.sectors.iter().position(|(entry, verified)| *verified && *entry != NOTHING);
         // It died while the mount was at work, or more units than the first can't be read.
         let is_gone = info.state == ChunkState::Offline;
-        let is_more = is_gone || readable > first_program(&self.shape);
+        let held = if failed { readable.min(span.end) } else { readable };
+        let is_more = is_gone || held > first_program(&self.shape);
         good.map(|sector| sector as u32).or(is_more.then_some(0))
     }
 

@@ -216,6 +216,9 @@ pub(in super::super) async fn pad(
         let done = flash.device.wait(cx, ticket).await;
         let moved = (0..n as usize).filter(|i| done.status(*i).moved_pointer()).count();
         counted += moved as u64;
+        if !done.status.iter().take(n as usize).all(|status| status.is_ok()) {
+            flash.note_failed_padding(chunk);
+        }
         if moved < n as usize || done.status.contains(&Status::HostFault) {
             // What is before it stays unreadable, which says nothing of the medium then.
             if done.status.contains(&Status::HostFault) && !mutant!("log.host-takes-no-padding") {

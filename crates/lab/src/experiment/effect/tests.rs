@@ -214,6 +214,8 @@ const ROWS: &[Row] = &[
     row("device.null", ALL, &[], &["true"]),
     row("device.dulbe", ALL, &[], &["true"]),
     row("device.limited_retry", ALL, &[ECC], &["true"]),
+    row("device.timing.erase", &[PARAFS], &[CLEANED], &["9ms"]),
+    row("device.limits.erase_ignored", &[PARAFS], &[CLEANED], &["true"]),
     row("device.timing.command", ALL, &[], &["5us"]),
     row("device.timing.max", ALL, &[], &["{ read = \"1ms\", program = \"9ms\", erase = \"9ms\" }"]),
     row("device.timing.channel_bandwidth", ALL, &[], &["100MB"]),
@@ -343,6 +345,8 @@ const EXEMPT: &[(&str, &[&str], &str)] = &[
     ("device.dulbe", &[PARAFS], "reads of what nobody has written are those of a mount: torture"),
     ("device.timing.page_transfer", ALL, "says `channel_bandwidth` in another way, which is tried"),
     ("device.geometry.mw_cunits", &[kinds::RAW], "must fit `cells.pairing`, which acts"),
+    ("device.geometry.sectors_per_page", &[PARAFS], "must fit `ws_min`"),
+    ("device.cells.slc.ws_min", &["slc-tlc"], "bounds what may be written; units are whole there"),
     ("device.geometry.ws_min", ALL, "bounds what may be written; most layers write `ws_opt`"),
     ("device.limits.reset_free", &["pblk", "qblk", "pftl", PARAFS], "a mount resets: torture"),
     ("device.limits.reset_open", ALL, "a mount resets: torture"),
@@ -628,11 +632,19 @@ impl Trial {
                 // The layer, or the run, says that it can't be: it has been heard.
                 (Came::Ran(_), Came::Failed(_)) => return None,
                 (Came::Ran(one), Came::Ran(other)) if one != other => return None,
+                // What it comes with has no effect without it.
+                (Came::Refused(says), Came::Ran(_)) if is_named_in(says, key) => return None,
                 _ => said.push(format!("{other}: {after:?}")),
             }
         }
         Some(format!("with {with:?} {before:?}; {}", said.join("; ")))
     }
+}
+
+/// A message that refuses another key because it would do nothing without this one.
+fn is_named_in(says: &str, key: &str) -> bool {
+    let own = key.split_once('.').map_or(key, |(_, own)| own);
+    says.contains("has no effect on") && says.contains(&format!("`{own}`"))
 }
 
 /// A message that refuses a key because it would do nothing.

@@ -431,39 +431,6 @@ fn a_flush_waits_for_what_its_padding_has_sent_out_again() {
     assert!(sent_again > 0, "padding has failed in a chunk with something in its window");
 }
 
-/// Hole 35: what a failed chunk of a closing line held goes out again, and the line's closing metadata does not
-/// name it. The log says that the line is closed when that is programmed elsewhere, and not before.
-#[test]
-fn a_line_is_logged_as_closed_behind_what_went_out_again() {
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let (ftl, script) = scripted(&cx, |_| ()).await;
-        write(&cx, &ftl, 0, 9).await;
-        ftl.flush(&cx).await.expect("it is healthy");
-        let line = ftl.pools.get(0).lock().current.expect("a line is open");
-        // Without a line nothing can go out again.
-        let (_, spare) = fill(&ftl, 0);
-        assert!(spare.is_some(), "another line is open");
-        ftl.pools.get(0).lock().stop_filling(line);
-        fail_write(&script, 0, Ns::ZERO);
-        ftl.close_if_ready(&cx, line);
-        cx.sleep(Ns::from_ms(100)).await;
-        let is_logged = || {
-            let p = ftl.pools.get(0).lock();
-            assert_eq!(p.line(line).state, LineState::Closed);
-            p.line(line).logged
-        };
-        assert_eq!(script.answered(), 1, "a program of the line's last units has failed");
-        assert!(!ftl.rings.nothing_again(), "what its chunk held has no place");
-        assert!(!is_logged(), "what its chunk held is nowhere else yet");
-        refill(&ftl, &cx, 0, (spare, None));
-        cx.sleep(Ns::from_ms(100)).await;
-        assert!(ftl.rings.nothing_again() && is_logged());
-    })
-    .expect("no stall");
-}
-
 /// Section 4, `stopped`: with a record behind it the next start would not be clean. What goes on in the
 /// background and writes to the log, as a patrol does that moves it, ends first.
 #[test]
