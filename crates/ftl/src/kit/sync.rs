@@ -132,14 +132,18 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     u64::from(padded) * u64::from(main.stripes())
 }
 
-/// Spare beyond what a device needs with which its barriers write pages of counts: victims must win those, too.
-/// A device with less does without: `usable` sectors of good chunks, `capacity` logical ones.
+/// True if a device's barriers write pages of counts. Where all lines are single chunks victims must win those, too:
+/// one with too little spare does without. Where lines become that by the death of PUs nothing else is left
+/// that could tell. `usable`: sectors of good chunks; `capacity`: logical ones.
 pub(super) fn can_tell_erases(
     layout: &Layout,
     sizes: &Sizes,
     (usable, capacity): (u64, u64),
 ) -> bool {
     let main = layout.main();
+    if main.width > 1 {
+        return true;
+    }
     let line = u64::from(main.stripe_sectors());
     let counts = u64::from(counts_room(layout)) * u64::from(main.stripes());
     let needed = SPARE_LINES_MIN * line + u64::from(reserve(layout, sizes));
