@@ -350,7 +350,6 @@ fn a_copy_of_the_log_that_can_not_be_read_is_padded_by_no_mount_to_its_end() {
         // The one that a mount pads first.
         let copy = pair.chunks[0].min(pair.chunks[1]);
         let end = medium.info(copy).write_pointer;
-        eprintln!("{rounds} rounds: {end} of {sectors}");
         if end <= geo.mw_cunits || end + 2 * geo.mw_cunits >= sectors {
             continue;
         }
