@@ -205,10 +205,10 @@ impl Vanishing {
         let for_good = loss.unit.is_for_good();
         self.events.borrow_mut().is_hurt |= for_good;
         self.strike(loss, Ns::ZERO);
-        if let (Unit::Die(pu), 1) = (loss.unit, from) {
-            if let Some(ssd) = self.inner.medium() {
-                touch(&boot.cx, ssd, pu).await;
-            }
+        if let (Unit::Die(pu), 1) = (loss.unit, from)
+            && let Some(ssd) = self.inner.medium()
+        {
+            touch(&boot.cx, ssd, pu).await;
         }
         let up = match self.mount(boot).await {
             Ok(up) => up,
