@@ -367,7 +367,7 @@ fn sectors(file: &[u8], spec: &DeviceSpec, capacity: u64) -> Vec<At> {
             let (content, oob) = (slot + i * SECTOR_BYTES, end + i * Oob::BYTES);
             let record: &[u8; Oob::BYTES] = file[oob..].first_chunk().expect("a record");
             if *record != [0; Oob::BYTES] {
-                let kind = kind_of(Oob::decode_raw(record).0, capacity);
+                let kind = kind_of(Oob::split_tag(Oob::decode_raw(record).0).0, capacity);
                 all.push(At { content, oob, end, kind });
             }
         }
