@@ -528,7 +528,7 @@ fn records(file: &[u8]) -> Vec<(usize, usize, u64, u64)> {
     let all = slots.filter(|slot| slot + slot_bytes <= file.len()).flat_map(of_slot);
     all.map(|(content, oob)| {
         let (lba, stamp, _) = Oob::decode_raw(file[oob..].first_chunk().expect("a record"));
-        (content, oob, lba, stamp)
+        (content, oob, Oob::split_tag(lba).0, stamp)
     })
     .collect()
 }
