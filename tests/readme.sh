@@ -176,8 +176,18 @@ fi
 if run 0 trace info traces/ext4-sqlite-git.blkparse.zst; then has out "93598 requests"; fi
 if run 0 trace info web.parquet; then has out "device web_1"; fi
 if run 0 trace info git.iolog; then has out "fio I/O log 3"; fi
+# Formats of numbers alone are guesses, unless they are named.
 for sample in traces/samples/sample.*; do
-    run 0 trace validate "$sample" && has out "good"
+    case $sample in
+    *.disksim.*) format="--format disksim" ;;
+    *.femu.*) format="--format femu-replayer" ;;
+    *.mqsim.*) format="--format mqsim" ;;
+    *.ssdsim.*) format="--format ssdsim" ;;
+    *.tencent.*) format="--format tencent" ;;
+    *) format= ;;
+    esac
+    # shellcheck disable=SC2086 # none, or two words
+    run 0 trace validate "$sample" $format && has out "good"
 done
 for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" \
     "drive create" "drive inject" "drive upgrade" "lnvm list" "lnvm knobs" "lnvm init" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
