@@ -582,7 +582,8 @@ pub trait Layer: Send + Sync {
     fn acks_are_durable(&self) -> bool;
     /// Each power cut may take room from it, so that in the end it has none.
     fn cuts_take_room(&self) -> bool;
-    /// Of a layer that was stopped: the next mount knows what was where although one PU has died since.
+    /// Of a layer that was stopped: the next mount knows what was where although one PU has died
+    /// since.
     fn outlives_a_pu(&self) -> bool {
         true
     }

@@ -1,11 +1,11 @@
 //! Small fixed runs, for counting instructions under callgrind (`make instructions`).
 //!
-//! Owns: one run per benchmark of `bench/instructions.sh`. Promises: the same program does the same work each time,
-//! whatever the machine; only what happens inside [`region_of_interest`] is to be counted; a run that goes wrong ends
-//! with an error. Never: measures, or reads a clock.
+//! Owns: one run per benchmark of `bench/instructions.sh`. Promises: the same program does the same
+//! work each time, whatever the machine; only what happens inside [`region_of_interest`] is to be
+//! counted; a run that goes wrong ends with an error. Never: measures, or reads a clock.
 //!
-//! Use: `instructions --list` names the benchmarks; `instructions NAME` runs one, and prints how many units of work the
-//! region has done and what a unit is.
+//! Use: `instructions --list` names the benchmarks; `instructions NAME` runs one, and prints how
+//! many units of work the region has done and what a unit is.
 
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
@@ -24,7 +24,8 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A benchmark: its name, what a unit of its work is, its run. A run gives the units that its region has done.
+/// A benchmark: its name, what a unit of its work is, its run. A run gives the units that its
+/// region has done.
 type Benchmark = (&'static str, &'static str, fn() -> u64);
 
 const BENCHMARKS: [Benchmark; 10] = [
@@ -193,8 +194,8 @@ fn parafs() -> u64 {
     outcome.runs.iter().map(|run| run.measured.recorder.requests).sum()
 }
 
-/// One client's requests to a block SSD, both ends of the socket in this process: half writes, half reads of what was
-/// written.
+/// One client's requests to a block SSD, both ends of the socket in this process: half writes, half
+/// reads of what was written.
 fn nbd_requests() -> u64 {
     const BATCHES: u64 = 100;
     let (run, stack) = built(CONTENTS, PFTL);

@@ -91,8 +91,8 @@ pub struct Chunk {
     damaged: bool,
     /// Closed or taken offline by a failure: commands that were under way then are no one's fault.
     pub failed: bool,
-    /// The host did not take the program at the write pointer: programs that were on their way behind it
-    /// are out of order, which is no one's fault.
+    /// The host did not take the program at the write pointer: programs that were on their way
+    /// behind it are out of order, which is no one's fault.
     pub refused: bool,
     /// The next erase fails.
     pub doomed: bool,

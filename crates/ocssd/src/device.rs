@@ -41,15 +41,16 @@ pub struct Flags {
     pub cell: CellMode,
     /// May interrupt a program or erase under the `suspend` policy.
     pub suspend: bool,
-    /// Fail fast: no read retries. [`crate::SsdOptions::limited_retry`] sets it for all reads of the host.
+    /// Fail fast: no read retries. [`crate::SsdOptions::limited_retry`] sets it for all reads of
+    /// the host.
     pub limited_retry: bool,
     /// Scramble the data on the medium. Accepted, without effect on an emulated medium.
     pub scramble: bool,
     /// A write completes when it is durable, whatever buffers the device has (CDW12 bit 30). Without
     /// effect where every write does.
     pub fua: bool,
-    /// For whom a read is made or a chunk erased: shown beside it where spans are kept, and tells which reads are
-    /// the host's. A write has a cause per sector.
+    /// For whom a read is made or a chunk erased: shown beside it where spans are kept, and tells
+    /// which reads are the host's. A write has a cause per sector.
     pub cause: Cause,
 }
 
@@ -65,8 +66,8 @@ impl Flags {
         cause: Cause::User,
     };
 
-    /// A read that the host waits for: under the `suspend` policy it may interrupt a program or an erase. Linux pblk
-    /// sets this hint on every read (OCSSD 1.2, CDW12).
+    /// A read that the host waits for: under the `suspend` policy it may interrupt a program or an
+    /// erase. Linux pblk sets this hint on every read (OCSSD 1.2, CDW12).
     pub const READ: Flags = Flags { suspend: true, ..Flags::DEFAULT };
 
     /// No hint, and durable when complete.

@@ -202,8 +202,9 @@ pub struct SsdOptions {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
-    /// Reads of the host ([`crate::device::Cause::User`]) fail fast, whatever their own hint says: the device tries
-    /// none again. What a layer reads for itself (mount, garbage collection, metadata) is tried as often as ever.
+    /// Reads of the host ([`crate::device::Cause::User`]) fail fast, whatever their own hint says:
+    /// the device tries none again. What a layer reads for itself (mount, garbage collection,
+    /// metadata) is tried as often as ever.
     pub limited_retry: bool,
     /// Commands that clash while they are under way are violations, see [`crate::rules::Rule::Hazard`].
     pub hazards: bool,

@@ -141,8 +141,8 @@ impl Medium {
         Some(flash.sftl.write_pointer(channel, block) / layout.shape.page_sectors)
     }
 
-    /// Flash blocks that were written and can't be read, in words; nothing where there are none. It is
-    /// not known what they hold.
+    /// Flash blocks that were written and can't be read, in words; nothing where there are none. It
+    /// is not known what they hold.
     pub(crate) fn doubts(&self) -> Option<String> {
         let Medium::Flash(flash) = self else { return None };
         flash.sftl.is_in_doubt().then(|| name_some(&flash.sftl.unreadable()))

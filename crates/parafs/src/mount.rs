@@ -37,8 +37,8 @@ pub struct Recovered {
     pub torn_batches: u32,
     /// Pages of the log that were looked at for them.
     pub pages_read: u64,
-    /// Pages behind the checkpoint that can't be read, though reading was repeated over time: fsyncs
-    /// that were there are lost.
+    /// Pages behind the checkpoint that can't be read, though reading was repeated over time:
+    /// fsyncs that were there are lost.
     pub unread: u64,
     /// Files without a name that were deleted.
     pub orphans: u32,
@@ -346,8 +346,8 @@ impl Fs {
         Ok((fs, recovered))
     }
 
-    /// Why the medium may come to have more than it can give now: pages are missing that the checkpoint or
-    /// an fsync names, or fsyncs may be where nothing can be read.
+    /// Why the medium may come to have more than it can give now: pages are missing that the
+    /// checkpoint or an fsync names, or fsyncs may be where nothing can be read.
     fn lacks(&self, recovered: &mut Recovered) -> Option<String> {
         let layout = self.sb.layout;
         let missing =

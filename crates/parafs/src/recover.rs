@@ -25,8 +25,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
-/// Times that a page is read at once. One that can't be read then is read again over time, before it
-/// counts as one that was being written when the power went.
+/// Times that a page is read at once. One that can't be read then is read again over time, before
+/// it counts as one that was being written when the power went.
 const TRIES: u32 = 8;
 
 /// Pages that are read at a time.
@@ -323,7 +323,8 @@ fn said_by(window: &WindowSector) -> Option<Words> {
     Some(iter::once(&window.words[at]).chain(not).copied().collect())
 }
 
-/// What a mount has said of fsyncs, of a window that is damaged: in those sectors of it that are whole.
+/// What a mount has said of fsyncs, of a window that is damaged: in those sectors of it that are
+/// whole.
 async fn said(cx: &Cx, fs: &Arc<Fs>, pack: &Pack) -> Option<Words> {
     let layout = fs.sb.layout;
     let mut taken = None;
@@ -403,8 +404,8 @@ async fn look_again(
     outcome
 }
 
-/// Takes nodes of fsyncs since the checkpoint of this version out of these pages, (segment, page) each. Those
-/// that can't be read are noted.
+/// Takes nodes of fsyncs since the checkpoint of this version out of these pages, (segment, page)
+/// each. Those that can't be read are noted.
 async fn read_nodes(
     cx: &Cx,
     fs: &Arc<Fs>,

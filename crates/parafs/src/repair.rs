@@ -78,7 +78,8 @@ async fn write(
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
     }
-    // Whoever asks for a repair gives up what can't be read; where nothing is missing nothing is lost.
+    // Whoever asks for a repair gives up what can't be read; where nothing is missing nothing is
+    // lost.
     let how = if m.gives_up { Settle::GiveUp } else { Settle::NothingIsMissing };
     medium.settle(cx, how).await?;
     if m.superblock_lost {

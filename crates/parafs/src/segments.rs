@@ -251,8 +251,8 @@ impl Segments {
         }
     }
 
-    /// Segments of which pages are valid that are not there: (segment, such pages). `there` says how
-    /// many pages the medium has of each, where it knows.
+    /// Segments of which pages are valid that are not there: (segment, such pages). `there` says
+    /// how many pages the medium has of each, where it knows.
     pub(crate) fn missing(&self, there: impl Fn(u32) -> Option<u32>) -> Vec<(u32, u32)> {
         let pages = self.layout.shape.segment_pages;
         let lacks = |segment: u32| {

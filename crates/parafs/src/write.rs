@@ -607,8 +607,8 @@ mod tests {
     use flashlane_rt::{CostTable, Virtual};
     use flashlane_testkit::Ram;
 
-    /// Runs a test of a file system that does nothing by itself, with a file of 16 dirty pages, but for page
-    /// 3: it is written, and the head that gave it its place has more.
+    /// Runs a test of a file system that does nothing by itself, with a file of 16 dirty pages, but
+    /// for page 3: it is written, and the head that gave it its place has more.
     fn on_dirty_pages(test: impl AsyncFnOnce(Cx, Arc<Fs>, Nid) + 'static) {
         let clock = Virtual::new(1, 1, CostTable::zero());
         let cx = clock.cx();
@@ -633,7 +633,8 @@ mod tests {
             .expect("it goes on");
     }
 
-    /// Where room is short, what heads have left is the cleaner's: it moves pages there when no segment is free.
+    /// Where room is short, what heads have left is the cleaner's: it moves pages there when no
+    /// segment is free.
     #[test]
     fn what_heads_have_left_is_the_cleaners() {
         on_dirty_pages(async |_, fs, f| {
@@ -667,8 +668,8 @@ mod tests {
         });
     }
 
-    /// A page lacks room as long as another one is on its way, whose node may become dirty. When that is
-    /// written, what lacks is asked anew: nothing does.
+    /// A page lacks room as long as another one is on its way, whose node may become dirty. When
+    /// that is written, what lacks is asked anew: nothing does.
     #[test]
     fn what_a_page_lacks_is_asked_anew_behind_the_writes_that_it_has_waited_for() {
         on_dirty_pages(async |cx, fs, f| {

@@ -4,8 +4,8 @@
 //! ([`Vanishing`]); the same for the host's disk below an image ([`Troubled`]). Promises: a mount
 //! that is refused is tried again, and fails the run if it is accepted while the fault lasts; when
 //! the fault is over, the run fails unless the stack mounts and has everything that was flushed;
-//! after a clean stop of which a layer says so only the sectors on the lost unit may fail. Never: excuses content that is
-//! older than the flushed one.
+//! after a clean stop of which a layer says so only the sectors on the lost unit may fail. Never:
+//! excuses content that is older than the flushed one.
 //!
 //! The faults of [`crate::devices::faults`] are rare and hit sectors one by one. Real media lose
 //! dies, blocks and seconds. Only then does a layer show that takes an unreadable unit for one that
@@ -249,8 +249,8 @@ impl Vanishing {
         if clean && loss.from == 1 && loss.unit.pus(&geo).len() == 1 && geo.pus() > 2 {
             return Err(format!("a clean stop, then {loss:?}, and no mount: {}", first.what));
         }
-        // Of one that began in the middle of the first mount, that one may have ended in no verdict:
-        // its log could not go on.
+        // Of one that began in the middle of the first mount, that one may have ended in no
+        // verdict: its log could not go on.
         let is_verdict = loss.from == 1 || first.refusal != Some(Refusal::Damaged);
         let lasts = is_verdict && !matches!(loss.unit, Unit::Reads(_));
         match self.mount(boot).await {

@@ -1,11 +1,12 @@
 //! What is implausible about a trace, so that it is asked about in place of being believed.
 //!
-//! Owns: the questions, and the bounds beyond which there are some. Promises: a question says what was read, why that
-//! can't be, and what the user says if it is so all the same; a trace of few requests raises none. Never: guesses what
-//! was meant.
+//! Owns: the questions, and the bounds beyond which there are some. Promises: a question says what
+//! was read, why that can't be, and what the user says if it is so all the same; a trace of few
+//! requests raises none. Never: guesses what was meant.
 //!
-//! A table of numbers has no words by which a wrong guess shows: DiskSim's milliseconds are good nanoseconds of MQSim,
-//! MiDAS's types are good devices. So what was read is compared with what a device can have done.
+//! A table of numbers has no words by which a wrong guess shows: DiskSim's milliseconds are good
+//! nanoseconds of MQSim, MiDAS's types are good devices. So what was read is compared with what a
+//! device can have done.
 
 use crate::format::Format;
 use crate::number::Clock;
@@ -16,8 +17,8 @@ use std::fmt::Write as _;
 
 /// Below this many requests chance explains everything.
 const MANY: u64 = 20;
-/// Requests and bytes per second that no device does: ten times the fastest drives of 2025 (3.3 million requests,
-/// 14 GB/s), and the faster of two numbers that a trace on a RAM disk reaches.
+/// Requests and bytes per second that no device does: ten times the fastest drives of 2025 (3.3
+/// million requests, 14 GB/s), and the faster of two numbers that a trace on a RAM disk reaches.
 const REQUESTS_PER_S: u64 = 40_000_000;
 const BYTES_PER_S: u64 = 250_000_000_000;
 const SECOND: u64 = 1_000_000_000;

@@ -23,8 +23,8 @@ listed! {
         Blktrace: "blktrace", "blktrace", "blktrace binary";
         /// ASCII of MQSim.
         Mqsim: "mqsim", "txt", "MQSim ASCII";
-        /// ASCII of DiskSim: as many numbers as MQSim's, in ms. Nothing in a file tells it from others, so that it
-        /// has to be named.
+        /// ASCII of DiskSim: as many numbers as MQSim's, in ms. Nothing in a file tells it from
+        /// others, so that it has to be named.
         Disksim: "disksim", "ascii", "DiskSim ASCII";
         /// ASCII of SSDSim: MQSim's columns, always in ns.
         Ssdsim: "ssdsim", "txt", "SSDSim ASCII";

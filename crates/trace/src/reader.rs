@@ -29,12 +29,13 @@ pub struct Reading {
     pub format: Option<Format>,
     /// Which event of a request is replayed; chosen by content when absent.
     pub action: Option<Action>,
-    /// Unit of the column of times, in place of the format's own. MQSim's is set by its own configuration.
+    /// Unit of the column of times, in place of the format's own. MQSim's is set by its own
+    /// configuration.
     pub time_unit: Option<Clock>,
     /// Times are those of a 32-bit clock, which goes on counting where it begins anew.
     pub unwrap: bool,
-    /// What is implausible is no error: times with a fraction where the format has none, requests faster than any
-    /// device.
+    /// What is implausible is no error: times with a fraction where the format has none, requests
+    /// faster than any device.
     pub take_as_is: bool,
     /// fio's `wait` counts from the log's beginning (axboe/fio#756), not from the wait before
     /// (fio's HOWTO).
@@ -198,7 +199,8 @@ impl Reader {
         }
     }
 
-    /// The format was told by numbers alone, which other formats have, too, and the user did not name it.
+    /// The format was told by numbers alone, which other formats have, too, and the user did not
+    /// name it.
     pub fn is_guessed(&self) -> bool {
         self.guessed
     }

@@ -218,7 +218,8 @@ impl WholeSeconds {
         self.same += u64::from(ns == previous_ns);
     }
 
-    /// Requests that share their second with the one before, where a second is all that the times say.
+    /// Requests that share their second with the one before, where a second is all that the times
+    /// say.
     pub fn shared(&self) -> u64 {
         if self.parts { 0 } else { self.same }
     }

@@ -141,8 +141,8 @@ pub struct Unwrap {
 }
 
 impl Unwrap {
-    /// The time that a reading of the clock stands for. One that is lower by more than half of what the clock can
-    /// count is of the next round.
+    /// The time that a reading of the clock stands for. One that is lower by more than half of what
+    /// the clock can count is of the next round.
     fn next(&mut self, ns: u64, clock: Clock) -> u64 {
         let round = (1u128 << 32) * u128::from(clock.ns) / u128::from(clock.per);
         let round = u64::try_from(round).unwrap_or(u64::MAX);

@@ -4,9 +4,10 @@
 //! where its columns are documented. Never: holds code for one format.
 //!
 //! **Traps**: a 0 is a *write* for MQSim, SSDSim and FEMU's replayer, and a *read* for Tencent.
-//! Offsets are sectors of 512 bytes for MQSim, DiskSim, SSDSim, Tencent and SPC (whose lengths are bytes),
-//! bytes for all others. Times are ticks of 100 ns (MSR), seconds (SYSTOR, Tencent, SPC, wiscsee),
-//! milliseconds (FEMU, DiskSim), microseconds (Alibaba, fio), nanoseconds (SSDSim; MQSim by default).
+//! Offsets are sectors of 512 bytes for MQSim, DiskSim, SSDSim, Tencent and SPC (whose lengths are
+//! bytes), bytes for all others. Times are ticks of 100 ns (MSR), seconds (SYSTOR, Tencent, SPC,
+//! wiscsee), milliseconds (FEMU, DiskSim), microseconds (Alibaba, fio), nanoseconds (SSDSim; MQSim
+//! by default).
 
 use super::number::{MS, NS, S, TICKS, US, WHOLE_S};
 use super::table::{Cell, Column, Means, Separator, Table};
@@ -194,8 +195,9 @@ const fn blanks(format: Format, shape: &'static str, columns: &'static [Column])
     Table { format, shape, columns, separator: Separator::Blanks, from_zero: true, ..PLAIN }
 }
 
-/// All tables. MQSim comes before SSDSim, which looks the same and means the same as long as MQSim's
-/// times are in ns. DiskSim looks the same and means something else, so its numbers are no evidence.
+/// All tables. MQSim comes before SSDSim, which looks the same and means the same as long as
+/// MQSim's times are in ns. DiskSim looks the same and means something else, so its numbers are no
+/// evidence.
 pub static TABLES: [Table; 12] = [
     blanks(
         Format::Mqsim,

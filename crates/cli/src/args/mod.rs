@@ -364,8 +364,8 @@ pub(crate) struct Bench {
 /// What of a target on a drive is mounted that is not sound.
 #[derive(ClapArgs, Default)]
 pub(crate) struct HowMounted {
-    /// Mount a target of which sectors can't be read. They are lost: reads of all that they may have
-    /// held fail until it is written or discarded
+    /// Mount a target of which sectors can't be read. They are lost: reads of all that they may
+    /// have held fail until it is written or discarded
     #[arg(long)]
     pub(crate) accept_lost: bool,
     /// Mount a pblk target whose checkpoints can't be read: sectors that were discarded may come back

@@ -209,7 +209,8 @@ pub(crate) struct HowRead {
     /// Times are those of a 32-bit clock: where it begins anew, it goes on counting
     #[arg(long)]
     unwrap: bool,
-    /// Don't ask about what is implausible (all at one time, faster than any device, a fraction of a whole unit)
+    /// Don't ask about what is implausible (all at one time, faster than any device, a fraction of
+    /// a whole unit)
     #[arg(long)]
     take_as_is: bool,
     /// What `wait` in a fio log of version 2 counts from: the `previous` wait (fio's manual), or the

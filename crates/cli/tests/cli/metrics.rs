@@ -123,8 +123,8 @@ fn values_move_as_requests_do() {
     }
 }
 
-/// A die that is dead after a clean stop costs what was on it: `lnvm info`, `top` and the metrics of the
-/// server say how much, and why.
+/// A die that is dead after a clean stop costs what was on it: `lnvm info`, `top` and the metrics
+/// of the server say how much, and why.
 #[test]
 fn what_a_mount_has_lost_is_said() {
     let h = made("pftl");

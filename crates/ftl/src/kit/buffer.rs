@@ -260,8 +260,8 @@ impl Buffer {
         self.queue[kind as usize].len
     }
 
-    /// A live sector that GC has read into this slot waits to be programmed, as it was sealed, without what
-    /// it said of chunks where it was.
+    /// A live sector that GC has read into this slot waits to be programmed, as it was sealed,
+    /// without what it said of chunks where it was.
     #[inline]
     pub(super) fn take_over(
         &mut self,

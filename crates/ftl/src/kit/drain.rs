@@ -516,8 +516,8 @@ impl Controller {
     }
 
     /// A sector's program failed: of the chunk, the unit and the counters. Returns whether the
-    /// chunk is over. One that the host of an image did not take says nothing of the chunk, but what was
-    /// programmed there before can't be padded: the device takes no more writes.
+    /// chunk is over. One that the host of an image did not take says nothing of the chunk, but
+    /// what was programmed there before can't be padded: the device takes no more writes.
     #[cold]
     pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
         self.stats.ftl.program_failures += 1;

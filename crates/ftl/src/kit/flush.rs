@@ -55,8 +55,8 @@ impl Controller {
         None
     }
 
-    /// Where the second copy of notes goes: not where the first one is, if there is another place or
-    /// will be one when a program ends.
+    /// Where the second copy of notes goes: not where the first one is, if there is another place
+    /// or will be one when a program ends.
     fn place_of_second(&mut self, avoid: Option<u32>) -> Option<(Load, usize, u32)> {
         let elsewhere = |place: &(usize, u32)| Some(place.1) != avoid;
         let first = self.place.next_of_gc(MAIN);

@@ -97,7 +97,8 @@ const LIFE_SHIFT: u32 = 42;
 /// The last stamp that a life can come behind. Who finds a higher one has not found ours.
 const STAMP_LAST: u64 = crate::log::format::STAMP_MAX - (1 << LIFE_SHIFT);
 
-/// Why a device that has lost too many chunks takes no writes. What it holds is still read and moved.
+/// Why a device that has lost too many chunks takes no writes. What it holds is still read and
+/// moved.
 const NO_SPARE: &str = "too many chunks have failed, no spare is left";
 
 /// Why nothing can be made durable on an image.
@@ -181,8 +182,8 @@ struct Controller {
     writer: Option<Writer>,
     /// A snapshot was left, and nothing came behind it.
     at_rest: bool,
-    /// Roots of the snapshot that a stop has left, each on another PU, as the copies are that they name; 0 where
-    /// some of these are on one PU.
+    /// Roots of the snapshot that a stop has left, each on another PU, as the copies are that they
+    /// name; 0 where some of these are on one PU.
     roots_left: usize,
     recovery: Option<Recovery>,
     phase: Phase,

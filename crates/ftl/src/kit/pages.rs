@@ -1,5 +1,5 @@
-//! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks in
-//! which nothing is missed, erases of single chunks.
+//! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks
+//! in which nothing is missed, erases of single chunks.
 //!
 //! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
 //! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
@@ -28,16 +28,16 @@
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
 //!
-//! **Notes** say which chunks are bad: nothing in them is missed, for what they held is elsewhere, or noted
-//! as lost. So a mount tells a chunk that was bad before from one that held data and is offline now.
-//! Chunks are counted by chunk number and position in the stripe. Notes are for a device without
-//! capacitors: a dump says as much. A page of them is programmed twice, on two PUs where there are two:
-//! one of them may be on the die that is dead.
+//! **Notes** say which chunks are bad: nothing in them is missed, for what they held is elsewhere,
+//! or noted as lost. So a mount tells a chunk that was bad before from one that held data and is
+//! offline now. Chunks are counted by chunk number and position in the stripe. Notes are for a
+//! device without capacitors: a dump says as much. A page of them is programmed twice, on two PUs
+//! where there are two: one of them may be on the die that is dead.
 //!
-//! **Counts** are notes as well, behind the others. They say how often each chunk that is the only good
-//! one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the other
-//! chunks say so. A barrier writes them when such a chunk was opened that was erased since they were
-//! written, so they are durable before anything in that chunk is. 0: nobody knows.
+//! **Counts** are notes as well, behind the others. They say how often each chunk that is the only
+//! good one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the
+//! other chunks say so. A barrier writes them when such a chunk was opened that was erased since
+//! they were written, so they are durable before anything in that chunk is. 0: nobody knows.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
@@ -99,7 +99,7 @@ pub(super) struct Pages {
     /// Stamp of the newest page of notes that a mount has read.
     noted: Option<u64>,
     dirty: u32,
-    /// Pages of notes that wait: nobody waits for them but a barrier.
+    /// Pages of notes that differ from the medium. Only a barrier programs them.
     dirty_notes: u32,
     flying: u32,
     /// Page to look at first when some are written.
@@ -214,8 +214,8 @@ impl Pages {
         }
     }
 
-    /// Takes up to `most` dirty pages that are not being programmed: they fly from now on. Notes are
-    /// none of them.
+    /// Takes up to `most` dirty pages that are not being programmed: they fly from now on. Notes
+    /// are none of them.
     pub(super) fn take(&mut self, most: u32) -> Vec<u32> {
         let n = self.notes_from;
         let all = (0..n).map(|i| (self.cursor + i) % n);
@@ -269,7 +269,8 @@ impl Pages {
         self.count() - self.counts_from
     }
 
-    /// All pages of notes are to be written, but for those of counts that say nothing and are nowhere.
+    /// All pages of notes are to be written, but for those of counts that say nothing and are
+    /// nowhere.
     pub(super) fn touch_notes(&mut self) {
         for page in self.notes_from..self.count() {
             let chunks = page.checked_sub(self.counts_from).map(|counts| counts * COUNT_SPAN);

@@ -291,7 +291,8 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
-    /// A chunk that is the only good one of its line was opened after an erase that [`Place::tell_erases`] has not told of.
+    /// A chunk that is the only good one of its line was opened after an erase that
+    /// [`Place::tell_erases`] has not told of.
     untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
@@ -299,7 +300,8 @@ pub(super) struct Place {
     tells: bool,
     /// [`Place::bad_chunks`] says something else than when it was asked last.
     stock_changed: bool,
-    /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a stop asks.
+    /// A bit per chunk by [`Layout::chunk_index`]: it has gone offline in this life. None before a
+    /// stop asks.
     offline: Vec<u64>,
 }
 
@@ -478,8 +480,8 @@ impl Place {
         self.stock_changed
     }
 
-    /// The chunks that are bad, a bit each by [`Layout::chunk_index`]: nothing in them is missed, for what
-    /// they held is noted as lost, or elsewhere.
+    /// The chunks that are bad, a bit each by [`Layout::chunk_index`]: nothing in them is missed,
+    /// for what they held is noted as lost, or elsewhere.
     pub(super) fn bad_chunks(&mut self) -> Vec<u64> {
         self.stock_changed = false;
         let mut bad = self.bits(|_, flags| flags & RETIRED != 0);
@@ -487,8 +489,9 @@ impl Place {
         bad
     }
 
-    /// Takes note of chunks that have gone offline in this life, in a device that is being stopped: what they
-    /// hold is lost. `report`: all chunks by [`Layout::chunk_index`]. False if there are none.
+    /// Takes note of chunks that have gone offline in this life, in a device that is being stopped:
+    /// what they hold is lost. `report`: all chunks by [`Layout::chunk_index`]. False if there are
+    /// none.
     pub(super) fn take_offline(&mut self, report: &[ChunkInfo]) -> bool {
         self.offline = vec![0; self.chunks.len().div_ceil(64)];
         let fresh =
@@ -499,8 +502,8 @@ impl Place {
         !fresh.is_empty()
     }
 
-    /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait for an
-    /// erase.
+    /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait
+    /// for an erase.
     pub(super) fn unmissed(&self) -> Vec<u64> {
         use LineState::{Dead, Free, Leaving};
         self.bits(|l, flags| matches!(l.state, Free | Dead | Leaving) || flags & RETIRED != 0)
@@ -1200,9 +1203,9 @@ impl Place {
         self.flagged(line, UNFINISHED, 0)
     }
 
-    /// The chunks of `line` were erased; those at `failed` positions could not be. Where one has become bad
-    /// the line is used again behind barrier `safe_after`, which notes that: else a mount would miss what
-    /// was in that chunk as soon as the others hold something new.
+    /// The chunks of `line` were erased; those at `failed` positions could not be. Where one has
+    /// become bad the line is used again behind barrier `safe_after`, which notes that: else a
+    /// mount would miss what was in that chunk as soon as the others hold something new.
     pub(super) fn erased(&mut self, line: u32, erased: &[u32], failed: &[u32], safe_after: u64) {
         let (full, pool) = (self.layout.of(line).chunk_sectors, self.pool_of(line));
         for position in erased {
@@ -1244,8 +1247,8 @@ impl Place {
         &self.tags[first..first + positions.len()]
     }
 
-    /// The device reports so many erases of a chunk that was erased. One that is not counted can't be told
-    /// from none.
+    /// The device reports so many erases of a chunk that was erased. One that is not counted can't
+    /// be told from none.
     pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
         let tag = &mut self.tags[self.layout.chunk_index(line, position)];
         *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
@@ -1261,7 +1264,8 @@ impl Place {
         self.tells = on;
     }
 
-    /// The tags that pages of counts are to have: of chunks that are the only good one of their line.
+    /// The tags that pages of counts are to have: of chunks that are the only good one of their
+    /// line.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
         self.untold = false;
         for line in 0..self.layout.lines {
@@ -1282,8 +1286,8 @@ impl Place {
         self.tells && (self.retired > 0 || self.layout.main().width == 1)
     }
 
-    /// A mount is over: nobody knows how often the chunks of closed lines without anything valid were erased
-    /// when they were written, and nothing in them is missed.
+    /// A mount is over: nobody knows how often the chunks of closed lines without anything valid
+    /// were erased when they were written, and nothing in them is missed.
     pub(super) fn forget_erases(&mut self) {
         for line in 0..self.layout.lines {
             let l = &self.lines[line as usize];

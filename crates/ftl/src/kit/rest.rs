@@ -16,10 +16,10 @@
 //!    thing in its chunk that can be read: that is how it is found. The unit more is where the next
 //!    life marks that it has begun (`resume.rs`).
 //!
-//! A mount takes the snapshot if the chunk report is what the root says, but for chunks that have gone
-//! offline. A program moves a pointer, an erase counts; a program that the power cut undid never was. So it
-//! is equal only while nothing was written. Where there is no room for two copies on two PUs, and GC can't make
-//! any, there is one.
+//! A mount takes the snapshot if the chunk report is what the root says, but for chunks that have
+//! gone offline. A program moves a pointer, an erase counts; a program that the power cut undid
+//! never was. So it is equal only while nothing was written. Where there is no room for two copies
+//! on two PUs, and GC can't make any, there is one.
 
 use flashlane_base::{Ns, mutant};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Completion, Device};
@@ -40,8 +40,8 @@ const TRIES: u32 = 8;
 /// Victims over all PUs that a stop takes at most to make room for a snapshot.
 const VICTIMS_MAX: u32 = 8;
 
-/// How often a stop looks whether a device without spare has come to rest, and how long it waits in between:
-/// nobody else says so.
+/// How often a stop looks whether a device without spare has come to rest, and how long it waits in
+/// between: nobody else says so.
 const LOOKS: u32 = 300;
 const LOOK: Ns = Ns::from_ms(1);
 
@@ -154,8 +154,8 @@ impl DriveFtl {
         }
     }
 
-    /// Waits for a while until a device comes to rest that takes no writes for want of spare: what it has
-    /// goes on being read, so its next mount should know where it is.
+    /// Waits for a while until a device comes to rest that takes no writes for want of spare: what
+    /// it has goes on being read, so its next mount should know where it is.
     pub(super) async fn rest_without_spare(&self, cx: &Cx) {
         for _ in 0..LOOKS {
             if !self.controller.lock().is_busy_without_spare() {
@@ -216,8 +216,8 @@ impl Controller {
         if fits { units } else { 0 }
     }
 
-    /// Starts on a snapshot; false if there is no room for one (where it `insists` and there are two PUs, for
-    /// one on both), or nothing to be gained.
+    /// Starts on a snapshot; false if there is no room for one (where it `insists` and there are
+    /// two PUs, for one on both), or nothing to be gained.
     fn begin_snapshot(&mut self, insists: bool) -> bool {
         let shape = self.shape();
         let layout = &self.place.layout;
@@ -378,8 +378,8 @@ impl Controller {
         }
     }
 
-    /// The roots are due, and say what the device will be when they are programmed. False: they have no
-    /// place.
+    /// The roots are due, and say what the device will be when they are programmed. False: they
+    /// have no place.
     fn begin_root(&mut self, device: &(dyn Device + 'static)) -> bool {
         let mut chunks = self.places_of_roots();
         if chunks.is_empty() {
@@ -434,7 +434,8 @@ impl Controller {
         true
     }
 
-    /// The chunk report, PU by PU, with infos, roots and their copies still to be written in these chunks.
+    /// The chunk report, PU by PU, with infos, roots and their copies still to be written in these
+    /// chunks.
     fn report_to_be(
         &self,
         device: &(dyn Device + 'static),
@@ -455,8 +456,9 @@ impl Controller {
     }
 
     /// A stream and an idle position where the host's data would go; without one the snapshot has
-    /// failed, unless it will come. What the host is denied here must not call for GC. A second copy goes
-    /// elsewhere than to the position of the `first` one, if there is another place or will be one.
+    /// failed, unless it will come. What the host is denied here must not call for GC. A second
+    /// copy goes elsewhere than to the position of the `first` one, if there is another place or
+    /// will be one.
     pub(super) fn place_for_snapshot(&mut self, first: Option<u32>) -> Option<(usize, u32)> {
         let next = self.place.next_of_host(MAIN, 0);
         if self.place.forgive_host(MAIN) {
@@ -480,8 +482,8 @@ impl Controller {
                 self.make_ready();
                 let first = self.writer.as_ref()?.ready.as_ref()?.first;
                 let (stream, position) = self.place_for_snapshot(first)?;
-                // All that is left of the host's line is on the PU of the first copy: that is filled, for
-                // the next line has room elsewhere.
+                // All that is left of the host's line is on the PU of the first copy: that is
+                // filled, for the next line has room elsewhere.
                 match first == Some(position) && self.may_skip() {
                     true => Some((Load::Padding, stream, position)),
                     false => Some((Load::Snapshot, stream, position)),
@@ -501,8 +503,8 @@ impl Controller {
         }
     }
 
-    /// May a unit be filled with padding, so that a second copy comes to another PU than the first one? Not more
-    /// of them than a chunk has.
+    /// May a unit be filled with padding, so that a second copy comes to another PU than the first
+    /// one? Not more of them than a chunk has.
     fn may_skip(&mut self) -> bool {
         let main = self.place.layout.main();
         let rows = main.chunk_sectors / main.unit;

@@ -5,12 +5,12 @@
 //! read is checked against the device before it is believed, so damage is never more than a scan.
 //! Never: decides where a snapshot lies or when it counts (`rest.rs` writes one, `resume.rs` takes it).
 //!
-//! A snapshot is a row of 32-bit words, cut into *body* sectors; *list* sectors say where those lie;
-//! the *root* says where the lists lie, and of which state of the device all this is true, which
-//! *info* sectors in front of it say once more chunk by chunk. All are sectors of a type of their own,
-//! nobody's data: where they lie they are garbage from the start, for the next life's GC to find.
-//! Everything is there twice, on different PUs, where there are two and room: a mount that finds a
-//! die dead takes the copies that are left.
+//! A snapshot is a row of 32-bit words, cut into *body* sectors; *list* sectors say where those
+//! lie; the *root* says where the lists lie, and of which state of the device all this is true,
+//! which *info* sectors in front of it say once more chunk by chunk. All are sectors of a type of
+//! their own, nobody's data: where they lie they are garbage from the start, for the next life's GC
+//! to find. Everything is there twice, on different PUs, where there are two and room: a mount that
+//! finds a die dead takes the copies that are left.
 //!
 //! | words | of a snapshot |
 //! |---|---|
@@ -35,15 +35,16 @@
 //!
 //! Words of the root: line, position and row of its first copy; units behind that with further
 //! copies; digest of the chunk report (4 words); body sectors; list sectors n; open lines, and two
-//! words to name them; c: copies of the list sectors, 1 or 2; info sectors, which are the units right
-//! before it; place of the other root + 1; from word 16 on c × n places of list sectors, then the open lines beyond two (where a line
-//! is a chunk, one is open on each PU).
+//! words to name them; c: copies of the list sectors, 1 or 2; info sectors, which are the units
+//! right before it; place of the other root + 1; from word 16 on c × n places of list sectors, then
+//! the open lines beyond two (where a line is a chunk, one is open on each PU).
 //!
-//! Words of a chunk, by chunk number and position: erases; write pointer, in the bits above it the state
-//! (28, two bits: free, open, closed, offline) and whether it is in SLC mode (30).
+//! Words of a chunk, by chunk number and position: erases; write pointer, in the bits above it the
+//! state (28, two bits: free, open, closed, offline) and whether it is in SLC mode (30).
 //!
-//! Major version 1 has one copy of everything, one place in a list for each body sector, no info, no
-//! pages of notes among the pages, and zeros where the root has c, the info sectors and the other root.
+//! Major version 1 has one copy of everything, one place in a list for each body sector, no info,
+//! no pages of notes among the pages, and zeros where the root has c, the info sectors and the
+//! other root.
 
 use flashlane_base::mutant;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
@@ -157,7 +158,8 @@ pub(super) fn encode(
     out[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Stamp and major version of an intact sector of a snapshot of this device; `None` for anything else.
+/// Stamp and major version of an intact sector of a snapshot of this device; `None` for anything
+/// else.
 pub(super) fn check(part: Part, number: u32, capacity: u64, bytes: &[u8]) -> Option<(u64, u16)> {
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));

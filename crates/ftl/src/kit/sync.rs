@@ -132,9 +132,10 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     u64::from(padded) * u64::from(main.stripes())
 }
 
-/// True if a device's barriers write pages of counts. Where all lines are single chunks victims must win those, too:
-/// one with too little spare does without. Where lines become that by the death of PUs nothing else is left
-/// that could tell. `usable`: sectors of good chunks; `capacity`: logical ones.
+/// True if a device's barriers write pages of counts. Where all lines are single chunks victims
+/// must win those, too: one with too little spare does without. Where lines become that by the
+/// death of PUs nothing else is left that could tell. `usable`: sectors of good chunks; `capacity`:
+/// logical ones.
 pub(super) fn can_tell_erases(
     layout: &Layout,
     sizes: &Sizes,
@@ -172,8 +173,8 @@ impl DriveFtl {
         self.settled.wait(cx, over).await;
     }
 
-    /// Where a stop has left no snapshot: notes the chunks that have gone offline in this life, and what was
-    /// in them as lost. Else the next mount could not tell, and would be refused.
+    /// Where a stop has left no snapshot: notes the chunks that have gone offline in this life, and
+    /// what was in them as lost. Else the next mount could not tell, and would be refused.
     pub(super) async fn note_offline(&self, cx: &Cx) {
         {
             let mut c = self.controller.lock();
@@ -284,8 +285,8 @@ pub(super) async fn syncer(ftl: Arc<DriveFtl>, cx: Cx) {
 }
 
 impl Controller {
-    /// The host did not take a program: pairs in its chunk stay open, so no barrier ends any more, and
-    /// nothing is erased behind one.
+    /// The host did not take a program: pairs in its chunk stay open, so no barrier ends any more,
+    /// and nothing is erased behind one.
     fn has_host_failed(&self) -> bool {
         self.read_only == Some(super::HOST_TROUBLE) && !mutant!("kit.barrier-despite-host")
     }

@@ -794,9 +794,10 @@ fn the_host_leaves_gc_of_blocks_its_reserve() {
     assert!(least >= 0, "{} sectors of the reserve were the host's", -least);
 }
 
-/// GC of blocks keeps up where the spare is small, too: victims that are all garbage cost nearly nothing.
-/// A low water behind the reserve gave the host one block for each that was erased. Chunks are short here, so
-/// a third of the time is that of the pages of counts, two programs one after the other for each barrier.
+/// GC of blocks keeps up where the spare is small, too: victims that are all garbage cost nearly
+/// nothing. A low water behind the reserve gave the host one block for each that was erased. Chunks
+/// are short here, so a third of the time is that of the pages of counts, two programs one after
+/// the other for each barrier.
 #[test]
 fn gc_of_garbage_keeps_up_on_little_spare() {
     let time = |capacitors: bool| {

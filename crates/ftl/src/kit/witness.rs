@@ -1,20 +1,21 @@
 //! Records that bear witness of the other chunks of their line: how often these had been erased.
 //!
-//! Owns: which sector bears witness of which chunk, and the tag that it carries. Promises: a mount can tell
-//! a chunk whose erase was torn from one that was lost, as long as it can read a sector in another chunk
-//! of the line. Never: reads or programs.
+//! Owns: which sector bears witness of which chunk, and the tag that it carries. Promises: a mount
+//! can tell a chunk whose erase was torn from one that was lost, as long as it can read a sector in
+//! another chunk of the line. Never: reads or programs.
 //!
-//! After a torn erase nothing in a chunk can be read; nor can it after the loss of the chunk. The first
-//! is no loss, because a chunk is erased when nothing in it is missed any more. The device's report tells
-//! them apart: it counts erases, torn ones too. So each record of a host's sector or a page carries a tag
-//! (bits 32 .. 36 of its lba field): 0, or 1 + the erases of another chunk of its line, modulo 14, as
-//! the report had them when the line was opened. Sector `s` of a chunk speaks of the chunk that is
-//! 1 + s mod (w - 1) columns behind it, in a line of w columns, round the line; so each chunk that has
-//! w - 1 sectors speaks of all others. A tag of 15 would look like a type of sector.
+//! After a torn erase no sector of a chunk can be read; after the loss of a chunk none can, either.
+//! A torn erase is no loss, because the FTL erases a chunk only when every sector in it is
+//! superseded and durable elsewhere. The device's report tells the two apart: it counts erases,
+//! torn ones too. So each record of a host's sector or of a page carries a tag in bits 32 .. 36 of
+//! its lba field: 0, or 1 + the erases of another chunk of its line, modulo 14, as the report had
+//! them when the line was opened. In a line of w chunks, sector `s` of the chunk in column `c`
+//! speaks of the chunk in column (c + 1 + s mod (w - 1)) mod w. So a chunk with w - 1 sectors
+//! speaks of all others. A tag of 15 would look like a type of sector.
 //!
-//! Where the device does not count an erase the tag is 0, and nobody knows. Where a line is one chunk the
-//! pages of counts have the tags (`pages.rs`). With capacitors nobody asks: the dump says which chunks
-//! were being erased.
+//! A tag of 0 says nothing. A record has it where the device does not count erases. The pages of
+//! counts have the tag of a chunk that is the only good one of its line (`pages.rs`). With
+//! capacitors no record has a tag: the dump says which chunks were being erased.
 
 /// Erase counts that tags tell apart.
 const COUNTS: u32 = 14;
@@ -70,9 +71,9 @@ impl Heard {
         self.0 |= 1 << tag & !1;
     }
 
-    /// True if the chunk has been erased since what bears witness of it was written, false if it has not;
-    /// `None`: nothing does. `erases`: as the device reports it now. Where sectors contradict each other
-    /// it counts as not erased.
+    /// True if the chunk has been erased since what bears witness of it was written, false if it
+    /// has not; `None`: nothing does. `erases`: as the device reports it now. Where sectors
+    /// contradict each other it counts as not erased.
     pub(super) fn is_erased_since(self, erases: u32) -> Option<bool> {
         (self.0 != 0).then_some(self.0 >> tag_of(erases) & 1 == 0)
     }

@@ -1,14 +1,15 @@
 //! The segments as logical sectors, for who has no other door: another process, a guest, `dd`.
 //!
-//! Owns: [`Face`], the order of its sectors ([`FaceLayout`]). Promises: what [`BlockDev`] promises, but
-//! that a segment is written in order: a write elsewhere than at its write pointer is
-//! [`BlockError::Invalid`] and changes nothing; a discard of a whole segment is a trim, of a part of one
-//! nothing. Never: buffers, or writes anything twice; takes for empty what may hold data that can't be
-//! read.
+//! Owns: [`Face`], the order of its sectors ([`FaceLayout`]). Promises: what [`BlockDev`] promises,
+//! but that a segment is written in order: a write elsewhere than at its write pointer is
+//! [`BlockError::Invalid`] and changes nothing; a discard of a whole segment is a trim, of a part
+//! of one nothing. Never: buffers, or writes anything twice; takes for empty what may hold data
+//! that can't be read.
 //!
-//! No file system says which segments must hold data. So chunks that can't be read after a mount are
-//! erased by the first change if a power cut can have left them so. If not nothing can be changed, and
-//! reads of segments without a block are errors, until a mount with `--accept-lost` gives them up.
+//! No file system says which segments must hold data. So chunks that can't be read after a mount
+//! are erased by the first change if a power cut can have left them so. If not nothing can be
+//! changed, and reads of segments without a block are errors, until a mount with `--accept-lost`
+//! gives them up.
 //!
 //! First the page-mapped region, then the segments in a row, side by side over the channels: segment 0 of
 //! each channel, then segment 1 of each. So who writes from the first sector to the last takes all
@@ -368,8 +369,8 @@ impl Face {
         settled.map(drop).map_err(|e| self.outside(BlockOp::Write, 0, 0, e))
     }
 
-    /// A segment without a block of which a chunk that can't be read may be the block, other than by a
-    /// power cut.
+    /// A segment without a block of which a chunk that can't be read may be the block, other than
+    /// by a power cut.
     fn may_be_lost(&self, channel: u32, segment: u32) -> bool {
         self.sftl.is_in_doubt()
             && self.sftl.write_pointer(channel, segment) == 0

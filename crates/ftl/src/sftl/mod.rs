@@ -28,10 +28,10 @@
 //! it. A block in which a program failed, or that could not be erased, is never used again; what the
 //! device does not remember of that is in a list (`ledger`).
 //!
-//! **Life of a mount.** `mount` asks the first sector's record of each written block whose it is. The
-//! highest generation wins; losers are erased. A block of which no record can be read is left alone: its
-//! erase or first program was torn, or it holds a segment. Until that is settled no segment changes, and
-//! the file system above says which segments must hold data (`unreadable`).
+//! **Life of a mount.** `mount` asks the first sector's record of each written block whose it is.
+//! The highest generation wins; losers are erased. A block of which no record can be read is left
+//! alone: its erase or first program was torn, or it holds a segment. Until that is settled no
+//! segment changes, and the file system above says which segments must hold data (`unreadable`).
 //!
 //! **Metadata.** The first chunks of every PU are a small page-mapped block SSD ([`crate::kit`]) for
 //! what the file system updates in place. The ledger has its first sectors.

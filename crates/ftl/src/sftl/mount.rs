@@ -319,8 +319,8 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
             continue;
         }
         if info.state == ChunkState::Open && behind > 0 && !mutant!("sftl.window-not-padded") {
-            // One that can't be read is left as it is: each mount would pad it, until it is as full as a
-            // torn erase.
+            // One that can't be read is left as it is: each mount would pad it, until it is as full
+            // as a torn erase.
             let mut first = Seen::new(pu, chunk, info);
             if me.readable(&info) > 0 {
                 me.look_at(&cx, &mut first, false).await;
@@ -575,8 +575,8 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
 }
 
 impl Sftl {
-    /// Segments without a block to take: those of before, and others if more blocks are bad. As long
-    /// as chunks can't be read nothing of that is noted: they may be had another time.
+    /// Segments without a block to take: those of before, and others if more blocks are bad. As
+    /// long as chunks can't be read nothing of that is noted: they may be had another time.
     pub(super) async fn settle_gone(&self, cx: &Cx) -> BlockResult {
         let mut more = Vec::new();
         let unsettled = {

@@ -5,10 +5,10 @@
 //! be erased, is not used again; who runs out of blocks hears of it here, never in an append. Never:
 //! erases under a read or a program.
 //!
-//! A torn erase leaves a block that can't be read: it is erased again when it is known after a mount that
-//! no data is missing (`unreadable.rs`). An erase that had not begun
-//! leaves the segment as it was: the trim has not completed. Nothing takes a new block for the segment
-//! before the old one is erased, so no older generation of it is ever left.
+//! A torn erase leaves a block that can't be read: it is erased again when it is known after a
+//! mount that no data is missing (`unreadable.rs`). An erase that had not begun leaves the segment
+//! as it was: the trim has not completed. Nothing takes a new block for the segment before the old
+//! one is erased, so no older generation of it is ever left.
 
 use super::ledger::Mark;
 use super::map::{BlockState, Phase};

@@ -1,17 +1,18 @@
 //! Chunks that were written and can't be read, after a mount.
 //!
-//! Owns: [`Unreadable`], what is known of such a chunk; [`Sftl::settle`], its end. Promises: what can't be
-//! read is unknown, never empty: the chunk is not erased, no segment gets it, and no segment changes
-//! before somebody has said that no data is missing, or that what is missing is given up. Never: knows
-//! which segments must hold data; the file system does, and the face of logical sectors goes by what a
-//! power cut can leave.
+//! Owns: [`Unreadable`], what is known of such a chunk; [`Sftl::settle`], its end. Promises: what
+//! can't be read is unknown, never empty: the chunk is not erased, no segment gets it, and no
+//! segment changes before somebody has said that no data is missing, or that what is missing is
+//! given up. Never: knows which segments must hold data; the file system does, and the face of
+//! logical sectors goes by what a power cut can leave.
 //!
-//! A power cut tears at most one erase of a PU, and one program (which may suspend the erase). A torn erase
-//! leaves a full chunk, a torn first program one that is one write unit long. Any other chunk that
-//! can't be read holds data, and so may those. The device can't tell which.
+//! A power cut tears at most one erase of a PU, and one program (which may suspend the erase). A
+//! torn erase leaves a full chunk, a torn first program one that is one write unit long. Any other
+//! chunk that can't be read holds data, and so may those. The device can't tell which.
 //!
-//! No block is taken and nothing is trimmed while there is doubt, so no newer generation of a segment
-//! ever stands beside an older one that can be read again later (docs/FORMAT.md, section 15, rule 1).
+//! No block is taken and nothing is trimmed while there is doubt, so no newer generation of a
+//! segment ever stands beside an older one that can be read again later (docs/FORMAT.md, section
+//! 15, rule 1).
 
 use super::ledger::{Ledger, Mark};
 use super::map::BlockState;
@@ -72,8 +73,8 @@ pub fn name_some(all: &[Unreadable]) -> String {
 pub enum Settle {
     /// No data is missing, so they hold none: they are erased.
     NothingIsMissing,
-    /// The data that is missing is given up for good: they are erased, and what can't be erased never
-    /// counts again, though it may be read another time.
+    /// The data that is missing is given up for good: they are erased, and what can't be erased
+    /// never counts again, though it may be read another time.
     GiveUp,
 }
 
@@ -106,8 +107,8 @@ impl Sftl {
         self.in_doubt.load(Ordering::Relaxed)
     }
 
-    /// Whether a power cut alone may have left all of them: of each PU one erase at most, and one first
-    /// program. They may hold data all the same. Doubts are in the order of PUs.
+    /// Whether a power cut alone may have left all of them: of each PU one erase at most, and one
+    /// first program. They may hold data all the same. Doubts are in the order of PUs.
     pub fn may_be_torn(&self) -> bool {
         // A torn program takes along what it was paired with.
         let torn = self.info.page_sectors.max(self.info.pair_sectors);

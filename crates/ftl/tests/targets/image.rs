@@ -142,8 +142,8 @@ fn what_pblk_began_and_ended_reaches_the_file() {
     assert_eq!(lives, [(2, false), (3, false), (4, true)]);
 }
 
-/// A full disk is a failed program to a layer. It takes no more writes then; it does not hang, and the
-/// drive is as good as before.
+/// A full disk is a failed program to a layer. It takes no more writes then; it does not hang, and
+/// the drive is as good as before.
 #[test]
 fn a_full_disk_ends_in_read_only() {
     for kind in LAYERS {

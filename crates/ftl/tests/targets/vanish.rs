@@ -1,8 +1,8 @@
 //! What vanishes at a mount of a drive's FTL: dies, chunks, the first seconds of reads.
 //!
-//! Owns: the claim that what can't be read is unknown, never empty, for the block SSD and the SLC/TLC SSD.
-//! Promises: each test plants one fault in a device at rest and mounts it, more than once where the
-//! verdict must stay. Never: draws a fault at random (that is `flashlane torture`).
+//! Owns: the claim that what can't be read is unknown, never empty, for the block SSD and the
+//! SLC/TLC SSD. Promises: each test plants one fault in a device at rest and mounts it, more than
+//! once where the verdict must stay. Never: draws a fault at random (that is `flashlane torture`).
 
 use crate::prelude::*;
 use flashlane_ftl::kit::{DriveConfig, MountError as KitError, Recovery};
@@ -121,7 +121,8 @@ async fn look(ftl: &Pftl, cx: &Cx) -> Vec<Got> {
     all
 }
 
-/// A new device. A line of its plan never strikes: what a test adds later strikes only where there is a plan.
+/// A new device. A line of its plan never strikes: what a test adds later strikes only where there
+/// is a plan.
 fn blank(drive: &Drive, faults: &str) -> Arc<Ssd> {
     let plan =
         format!("{faults}[[fault]]\nkind = \"read_uncorrectable\"\ncount = {}\n", 1u64 << 50);
@@ -224,7 +225,8 @@ fn honest(got: &[Got], what: &str) -> usize {
     count(got, Got::Good)
 }
 
-/// Chunks that hold more than two units: those may be torn, where padding is needed, and nobody knows better.
+/// Chunks that hold more than two units. A mount may take up to two units at the end of a chunk for
+/// torn ones.
 fn written(ssd: &Ssd) -> Vec<(u32, u32)> {
     let geo = *ssd.geometry();
     let report = |pu: u32| (0..).zip(ssd.chunk_report(pu, 0, geo.chunks_per_pu));
@@ -235,8 +237,8 @@ fn written(ssd: &Ssd) -> Vec<(u32, u32)> {
     held.map(|(pu, chunk, _)| (pu, chunk)).collect()
 }
 
-/// After a clean stop a dead die costs what was on it, which is an error, exactly listed, at the first mount
-/// and at each one that follows, whether that life is stopped or cut.
+/// After a clean stop a dead die costs what was on it, which is an error, exactly listed, at the
+/// first mount and at each one that follows, whether that life is stopped or cut.
 #[test]
 fn a_clean_stop_outlives_a_die() {
     for drive in drives() {
@@ -266,8 +268,8 @@ fn a_clean_stop_outlives_a_die() {
     }
 }
 
-/// Without a stop nobody knows what was on a dead die: the mount is refused, in the same words the second
-/// time; accepted, what may be older is an error, and stays one.
+/// Without a stop nobody knows what was on a dead die: the mount is refused, in the same words the
+/// second time; accepted, what may be older is an error, and stays one.
 #[test]
 fn a_die_that_is_dead_after_a_cut_is_no_empty_one() {
     for drive in drives() {
@@ -289,8 +291,8 @@ fn a_die_that_is_dead_after_a_cut_is_no_empty_one() {
     }
 }
 
-/// The newest that is left of a sector may have the highest stamp of all that is left, and be older than what
-/// is lost: where a loss is accepted it is an error like all others.
+/// The newest that is left of a sector may have the highest stamp of all that is left, and be older
+/// than what is lost: where a loss is accepted it is an error like all others.
 #[test]
 fn the_newest_that_is_left_may_be_older_than_what_is_lost() {
     const LBA: u64 = 5;
@@ -321,7 +323,8 @@ fn the_newest_that_is_left_may_be_older_than_what_is_lost() {
     }
 }
 
-/// A chunk whose reads fail is refused, as often as it is tried; when the fault is over all is good.
+/// A chunk whose reads fail is refused, as often as it is tried; when the fault is over all is
+/// good.
 #[test]
 fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
     for drive in drives() {
@@ -340,7 +343,8 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
                 match mount(&drive, &ssd, false, false) {
                     Err(KitError::Lost { .. }) => refused += 1,
                     Err(other) => panic!("{what}: {other}"),
-                    // It held nothing that counted, or one unit that might be torn, which was not flushed.
+                    // It held nothing that counted, or one unit that might be torn, which was not
+                    // flushed.
                     Ok((got, _)) => {
                         let held = honest(&got, &what) + count(&got, Got::Error);
                         assert_eq!(held, USED as usize, "{what}");
@@ -374,8 +378,9 @@ async fn named(ssd: &dyn Device, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> 
     found
 }
 
-/// A chunk is lost in a line of whose other chunks each sector was written again since, so that nothing which can
-/// be read counts there. It holds the newest copies of its own sectors, and it was not being erased.
+/// A chunk is lost in a line of whose other chunks each sector was written again since, so that
+/// nothing which can be read counts there. It holds the newest copies of its own sectors, and it
+/// was not being erased.
 #[test]
 fn a_lost_chunk_between_garbage_is_no_torn_erase() {
     for drive in drives() {
@@ -446,8 +451,8 @@ fn a_lost_chunk_between_garbage_is_no_torn_erase() {
     }
 }
 
-/// Reads that fail for a while at a mount cost time; whatever the mount says, what was flushed is good
-/// when the medium is.
+/// Reads that fail for a while at a mount cost time; whatever the mount says, what was flushed is
+/// good when the medium is.
 #[test]
 fn a_burst_at_a_mount_costs_nothing_for_good() {
     for drive in drives() {
@@ -561,8 +566,8 @@ fn a_bad_chunk_is_missed_by_nobody() {
     }
 }
 
-/// A mount that is cut, at any time and several times in a row, loses nothing, and the next one is not
-/// refused.
+/// A mount that is cut, at any time and several times in a row, loses nothing, and the next one is
+/// not refused.
 #[test]
 fn cut_mounts_change_no_verdict() {
     for drive in drives() {
@@ -591,9 +596,9 @@ fn cut_mounts_change_no_verdict() {
     }
 }
 
-/// A life marks the snapshot that it begins with as taken, on two dies. One die can't be read then, so its root is
-/// not marked. It comes back when the other one dies, with all that this life has written: the snapshot is of
-/// before, and no mount may believe it.
+/// A life marks the snapshot that it begins with as taken, on two dies. One die can't be read then,
+/// so its root is not marked. It comes back when the other one dies, with all that this life has
+/// written: the snapshot is of before, and no mount may believe it.
 #[test]
 fn a_snapshot_is_marked_as_taken_on_two_dies() {
     const LBAS: [u64; 4] = [0, 4, 8, 12];
@@ -644,8 +649,8 @@ fn a_snapshot_is_marked_as_taken_on_two_dies() {
     assert!(lives > 3, "{lives} lives of 12 with a die away");
 }
 
-/// Without a read-back window nothing pads a torn unit. A mount programs on other dies: when it is cut, a second
-/// torn unit behind the first one would look like a loss to the next mount.
+/// Without a read-back window nothing pads a torn unit. A mount programs on other dies: when it is
+/// cut, a second torn unit behind the first one would look like a loss to the next mount.
 #[test]
 fn a_mount_that_is_cut_tears_nothing_behind_a_torn_unit() {
     let drive = block_ssd("block, no window", 0);
@@ -671,8 +676,8 @@ fn a_mount_that_is_cut_tears_nothing_behind_a_torn_unit() {
     }
 }
 
-/// Padding that the host does not take is missing: what lies in front of it can't be read. The mount is
-/// refused, and finds everything when the host takes it.
+/// Padding that the host does not take is missing: what lies in front of it can't be read. The
+/// mount is refused, and finds everything when the host takes it.
 #[test]
 fn a_host_that_takes_no_padding_refuses_a_mount() {
     for drive in [block_ssd("block", 8), slc_tlc()] {

@@ -408,8 +408,8 @@ fn say(stream: &UnixStream, message: &impl serde::Serialize, within: Duration) -
 mod tests {
     use super::*;
 
-    /// As many clients as fit are connected and ask nothing, and one more comes: the one that is waited for
-    /// longest makes room.
+    /// As many clients as fit are connected and ask nothing, and one more comes: the one that is
+    /// waited for longest makes room.
     #[test]
     fn who_asks_nothing_makes_room() {
         const FIRST: u64 = 3;

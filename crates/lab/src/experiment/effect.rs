@@ -1,10 +1,10 @@
 //! Keys that change nothing on some types of target.
 //!
-//! Owns: which keys of `[device]` and of a target's host act on which types of target. Promises: a key that
-//! acts on no target of its experiment is a complaint that names the key, the types and the remedy; a key
-//! that acts on one of several targets is none. Never: judges what a preset or a device's own file says: they
-//! describe a device, whoever uses it. Keys of a layer that need another key of it are the layer's own
-//! ([`Kind::settings`]).
+//! Owns: which keys of `[device]` and of a target's host act on which types of target. Promises: a
+//! key that acts on no target of its experiment is a complaint that names the key, the types and
+//! the remedy; a key that acts on one of several targets is none. Never: judges what a preset or a
+//! device's own file says: they describe a device, whoever uses it. Keys of a layer that need
+//! another key of it are the layer's own ([`Kind::settings`]).
 
 use super::document::Section;
 use super::files::PARAFS;
@@ -73,8 +73,8 @@ fn has_slc_part(target: &Target) -> bool {
     target.stack.layers.iter().any(|layer| layer.kind.name() == SLC.name())
 }
 
-/// A PU may get a program while another one runs: an FTL in a drive that takes writes anywhere waits until the
-/// PU is idle, which a write buffer of the device pretends.
+/// A PU may get a program while another one runs: an FTL in a drive that takes writes anywhere
+/// waits until the PU is idle, which a write buffer of the device pretends.
 fn has_program_behind_program(target: &Target) -> bool {
     let waits = |kind: &dyn Kind| kind.stands().side == Side::Drive && !kind.in_order();
     let lowest = target.stack.layers.first();
@@ -82,7 +82,8 @@ fn has_program_behind_program(target: &Target) -> bool {
     has_buffer && is_buffered(target) || lowest.is_none_or(|lowest| !waits(lowest.kind))
 }
 
-/// A buffer of the device would hold what is written: an FTL in a drive lets it only where it is durable.
+/// A buffer of the device would hold what is written: an FTL in a drive lets it only where it is
+/// durable.
 fn is_buffered(target: &Target) -> bool {
     let lowest = target.stack.layers.first();
     target.stack.device.spec.limits.capacitors
@@ -93,8 +94,8 @@ fn has_layers(target: &Target) -> bool {
     !target.stack.is_raw()
 }
 
-/// The order in which a die serves what waits for it makes a difference: reads may wait for programs, or
-/// programs overlap, which they do not under `suspend`.
+/// The order in which a die serves what waits for it makes a difference: reads may wait for
+/// programs, or programs overlap, which they do not under `suspend`.
 fn has_order(target: &Target) -> bool {
     has_layers(target) || target.stack.device.spec.timing.cache_program
 }
@@ -110,8 +111,8 @@ fn type_of(target: &Target) -> &'static str {
 
 /// Refuses keys of `[device]` that act on none of the targets.
 pub(super) fn check_device(root: &Section<'_>, targets: &[Target]) {
-    // Of a target that could not be read nobody knows what acts on it; what acts on one that `--target` has
-    // left out is no mistake of the file.
+    // Of a target that could not be read nobody knows what acts on it; what acts on one that
+    // `--target` has left out is no mistake of the file.
     let are_all_read = !targets.is_empty() && root.tables("target").len() == targets.len();
     let are_all_here = are_all_read && !root.document().is_picked();
     if !are_all_here || !root.has("device") || mutant!("lab.idle-keys-pass") {

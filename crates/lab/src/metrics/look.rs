@@ -87,7 +87,7 @@ fn add_layer(to: &mut TargetSnapshot, layer: &Arc<dyn Layer>, now: Ns) {
     to.knobs = knobs.map(|knob| (knob.name.to_string(), value(knob.name))).collect();
 }
 
-/// What a mount found lost; a layer that was created and not mounted has lost nothing.
+/// The losses that a mount found; none for a layer that was created and not mounted.
 pub(super) fn mount_lost(recovered: Option<Recovered>) -> MountLost {
     let found = recovered.unwrap_or_default();
     let mut lost = MountLost { torn_units: found.torn_units, ..MountLost::default() };

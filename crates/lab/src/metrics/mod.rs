@@ -99,7 +99,7 @@ impl TargetSnapshot {
     }
 }
 
-/// What a mount found lost. Writes and discards since do not change it.
+/// The losses that a mount found. Writes and discards since do not change it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MountLost {

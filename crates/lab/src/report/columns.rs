@@ -1,8 +1,8 @@
 //! One row per run: the columns of CSV and Parquet, and those of the course over time.
 //!
-//! Owns: names, order and types of the columns. Promises: names end in their unit, and no two are the same; both formats
-//! have the same names and values; what was not measured is no number; a later version only adds columns at the end.
-//! Never: formats.
+//! Owns: names, order and types of the columns. Promises: names end in their unit, and no two are
+//! the same; both formats have the same names and values; what was not measured is no number; a
+//! later version only adds columns at the end. Never: formats.
 
 use super::files::{FilesReport, named};
 use super::numbers::{Report, RunReport};

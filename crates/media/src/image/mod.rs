@@ -31,8 +31,8 @@ pub const MARK_AT: u64 = HOLDER_AT + FRAME_BYTES as u64;
 const TABLE_AT: u64 = HOLDER_AT + PAGE;
 /// Most bytes of target settings.
 pub const TARGETS_MAX: usize = 64 << 10;
-/// Room for table and journal up to this many bytes is reserved when an image is created, so that no
-/// commit meets a full disk. What is larger takes room as it is written.
+/// Room for table and journal up to this many bytes is reserved when an image is created, so that
+/// no commit meets a full disk. What is larger takes room as it is written.
 pub const RESERVED_MAX: u64 = 16 << 20;
 /// A half of the journal has this many frames at least.
 const FRAMES_MIN: u64 = 64;
@@ -184,7 +184,8 @@ pub struct Layout {
     pub sectors: u32,
     /// Sectors have checksums.
     pub checked: bool,
-    /// A row of the table that is zero need not be written: its bytes may be zero with its checksum's.
+    /// A row of the table that is zero need not be written: its bytes may be zero with its
+    /// checksum's.
     pub holes: bool,
 }
 

@@ -78,7 +78,8 @@ fn row_at(layout: &Layout, number: u32) -> u64 {
     layout.table_at() + number as u64 * STORED_ROW_BYTES as u64
 }
 
-/// Writes rows into their places, with checksums. Numbers rise; what lies side by side goes in one call.
+/// Writes rows into their places, with checksums. Numbers rise; what lies side by side goes in one
+/// call.
 fn write_rows(
     file: &dyn HostFile,
     layout: &Layout,
@@ -111,8 +112,8 @@ fn sum_of(rows: &[Row]) -> u64 {
 }
 
 impl Table {
-    /// Writes the table of a new image, and its mark; nothing is synced. Rows that are not named are zero.
-    /// Takes memory for the rows that are named and not zero.
+    /// Writes the table of a new image, and its mark; nothing is synced. Rows that are not named
+    /// are zero. Takes memory for the rows that are named and not zero.
     ///
     /// # Errors
     /// The host failed, or has no room for what is written.
@@ -195,8 +196,8 @@ impl Table {
         Ok(())
     }
 
-    /// The rows in place; those that the journal has need not be sound. One that was never written is zero,
-    /// where the format leaves such rows out: if it was lost, the sum says so.
+    /// The rows in place; those that the journal has need not be sound. One that was never written
+    /// is zero, where the format leaves such rows out: if it was lost, the sum says so.
     fn read_rows(&mut self) -> Result<(), ImageFault> {
         let all = self.layout.rows();
         let may_be_hole = self.layout.holes || mutant!("image.old-row-is-hole");
@@ -446,8 +447,8 @@ mod tests {
         assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
     }
 
-    /// A format with holes: rows of zeros are not written at first, are read as zeros, and a row that was
-    /// written and is gone is damage. In a format without, a hole is damage by itself.
+    /// A format with holes: rows of zeros are not written at first, are read as zeros, and a row
+    /// that was written and is gone is damage. In a format without, a hole is damage by itself.
     #[test]
     fn rows_of_zeros_need_not_be_written() {
         let layout = Layout { holes: true, ..LAYOUT };

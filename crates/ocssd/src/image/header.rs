@@ -13,7 +13,8 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
-/// Newest version that this program writes. It refuses a newer major one and only reads a newer minor one.
+/// Newest version that this program writes. It refuses a newer major one and only reads a newer
+/// minor one.
 pub const VERSION: (u16, u16) = (3, 0);
 /// The last version whose tables have no holes: what a new image is whose room is reserved at once.
 pub const WHOLE: (u16, u16) = (2, 2);
@@ -39,8 +40,8 @@ pub struct Header {
     pub spec: DeviceSpec,
 }
 
-/// The version of a new image of such a device: the oldest that says all there is to say, so that older
-/// programs can use what they can.
+/// The version of a new image of such a device: the oldest that says all there is to say, so that
+/// older programs can use what they can.
 pub fn version_for(spec: &DeviceSpec) -> (u16, u16) {
     if layout_of(spec, WHOLE).is_reserved() { WHOLE } else { VERSION }
 }

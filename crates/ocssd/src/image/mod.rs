@@ -360,8 +360,8 @@ mod tests {
         assert!(matches!(always, Err(ImageError::Changed)));
     }
 
-    /// From the first byte of the new image to its name nobody else has the old one, and a file
-    /// that took its place meanwhile stays.
+    /// No other process holds the old image from the first byte of the new one until that has its
+    /// name, and a file that took its place meanwhile stays.
     #[test]
     fn an_image_that_is_replaced_is_held_until_it_is() {
         let folder = tempfile::tempdir().unwrap();

@@ -48,8 +48,8 @@ impl Ssd {
             // Durable before a header says that it is there.
             Table::open(file.clone(), to.layout(), false)?.begin_marks()?;
         }
-        // Slots with checksums are larger: no header makes them of others. A table that is written in full
-        // has no use for holes, and older programs can go on using it.
+        // Slots with checksums are larger: no header makes them of others. A table that is written
+        // in full has no use for holes, and older programs can go on using it.
         to.version = header::latest_of(from);
         let bytes = to.to_bytes()?;
         let copies = bytes.chunks(HEADER_BYTES as usize).zip([0, HEADER_BYTES]);

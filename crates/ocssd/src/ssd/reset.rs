@@ -57,8 +57,8 @@ impl Ssd {
     fn reset_chunk(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, mode: CellMode) {
         let index = run.index;
         let state = chan.cells.chunk(index).state;
-        // Before the rules: a program that a dead die did not take left the chunk free or open, and the
-        // caller may know no more than that it failed.
+        // Before the rules: a program that a dead die did not take left the chunk free or open, and
+        // the caller may know no more than that it failed.
         let dead = chan.dead[run.die as usize] && state != ChunkState::Offline;
         if dead && !mutant!("device.dead-die-reset-judged") {
             return cmd.fail(run.first, Status::OfflineChunk);

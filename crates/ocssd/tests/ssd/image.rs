@@ -492,8 +492,9 @@ fn copies_hold_what_was_there() {
     }
 }
 
-/// An image of so many chunks that table and journal would take much room takes it as it is written to.
-/// It is what a small one is: flushed content survives a kill, and rows that are lost are damage.
+/// An image of so many chunks that table and journal would take much room takes it as it is written
+/// to. It is what a small one is: flushed content survives a kill, and rows that are lost are
+/// damage.
 #[test]
 fn an_image_of_many_chunks_takes_room_as_it_is_written_to() {
     use std::os::unix::fs::MetadataExt;

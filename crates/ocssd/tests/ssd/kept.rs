@@ -20,8 +20,8 @@ fn kept(name: &str) -> Vec<u8> {
 const FAULTS: &str = "[[fault]]\nkind = \"read_high_ecc\"\nat = \"pu 0 chunk 0 sector 5\"\ntimes = 2\n\
                       [[fault]]\nkind = \"erase_fail\"\nat = \"pu 1\"\nprobability = \"0.25\"\nafter = \"9s\"";
 
-/// Writes images with something of everything, to the folder of temporary files: one of few chunks, and one
-/// of so many that its table has holes.
+/// Writes images with something of everything, to the folder of temporary files: one of few chunks,
+/// and one of so many that its table has holes.
 #[test]
 #[ignore = "writes files that are kept: by hand, when the format gets a version"]
 fn write_it() {

@@ -170,8 +170,8 @@ fn a_dead_die_answers_with_errors() {
     assert_eq!(ssd.counters().violations, 0);
 }
 
-/// A dead die takes no erase, and judges none: a layer whose program it did not take can't know whether the
-/// chunk is free, open or closed.
+/// A dead die takes no erase, and judges none: a layer whose program it did not take can't know
+/// whether the chunk is free, open or closed.
 #[test]
 fn an_erase_on_a_dead_die_breaks_no_rule() {
     let plan = "[[fault]]\nkind = \"die_fail\"\nat = \"pu 1\"\nafter = \"100ms\"";

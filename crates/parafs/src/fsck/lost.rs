@@ -1,8 +1,9 @@
 //! What a file system has lost with the flash below it.
 //!
-//! Owns: pages that nodes name and that no flash block has. Promises: each file that has lost pages is
-//! named, with the blocks that can't be read; a page that can't be read and was written is never taken for
-//! one that was not. Never: reads contents: a page that lies in a block that is there is not looked at.
+//! Owns: pages that nodes name and that no flash block has. Promises: each file that has lost pages
+//! is named, with the blocks that can't be read; a page that can't be read and was written is never
+//! taken for one that was not. Never: reads contents: a page that lies in a block that is there is
+//! not looked at.
 
 use super::{Model, cure};
 use crate::format::{Addr, Nid, Owner};

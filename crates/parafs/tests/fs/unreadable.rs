@@ -199,8 +199,8 @@ fn checked(flash: &Flash) -> Report {
     })
 }
 
-/// Each flash block that holds data, one after the other: what can't be had is an error, nothing is changed,
-/// and all is there when it can be read again.
+/// Each flash block that holds data, one after the other: what can't be had is an error, nothing is
+/// changed, and all is there when it can be read again.
 #[test]
 fn a_block_that_can_not_be_read_is_not_gone() {
     let flash = unmounted();
@@ -233,8 +233,8 @@ fn a_block_that_can_not_be_read_is_not_gone() {
     assert!(missing > 4, "{missing}");
 }
 
-/// Reads that fail for the first part of a mount decide nothing: it is mounted all the same, or refused, and
-/// mounted later.
+/// Reads that fail for the first part of a mount decide nothing: it is mounted all the same, or
+/// refused, and mounted later.
 #[test]
 fn reads_of_a_mount_are_repeated() {
     for times in [1, 3, 9, 20, 60, 200, 600] {
@@ -248,7 +248,8 @@ fn reads_of_a_mount_are_repeated() {
     }
 }
 
-/// Behind a cut: files that were made durable by fsync alone, in blocks of which reads fail for a while.
+/// Behind a cut: files that were made durable by fsync alone, in blocks of which reads fail for a
+/// while.
 #[test]
 fn fsyncs_outlive_reads_that_fail_for_a_while() {
     for times in [9, 100, 300] {
@@ -274,8 +275,8 @@ fn fsyncs_outlive_reads_that_fail_for_a_while() {
     }
 }
 
-/// Behind a cut nobody but the blocks themselves says what fsyncs have written. More of them than a cut can
-/// have torn: it is not known whether fsyncs are missing.
+/// Behind a cut nobody but the blocks themselves says what fsyncs have written. More of them than a
+/// cut can have torn: it is not known whether fsyncs are missing.
 #[test]
 fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     let flash = unmounted();
@@ -333,8 +334,8 @@ fn a_repair_gives_up_what_can_not_be_read() {
     }
 }
 
-/// A die is dead behind an unmount: as much as can be read is there and right, or there is no mount; the
-/// cause is named, and the second try says the same.
+/// A die is dead behind an unmount: as much as can be read is there and right, or there is no
+/// mount; the cause is named, and the second try says the same.
 #[test]
 fn a_dead_die_is_named_and_nothing_is_older() {
     for pu in 0..4 {

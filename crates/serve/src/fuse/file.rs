@@ -52,7 +52,7 @@ impl Work {
 pub(super) struct File {
     queue: Arc<Queue<Work>>,
     attributes: FileAttr,
-    /// Nobody may change it, root included.
+    /// The mount refuses all changes of the file, those of root too.
     is_read_only: bool,
 }
 

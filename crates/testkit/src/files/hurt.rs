@@ -1,14 +1,14 @@
-//! File systems on flash of which a whole failure unit vanishes at a mount: a die, a PU, a channel, a chunk,
-//! a run of reads.
+//! File systems on flash of which a whole failure unit vanishes at a mount: a die, a PU, a channel,
+//! a chunk, a run of reads.
 //!
-//! Owns: which unit vanishes in which life ([`Losses`]), what a mount may come to ([`Verdict`]), what it may
-//! give meanwhile ([`look`]). Promises: what is read is what was durable, or an error; while a loss lasts, the
-//! next mount comes to the same verdict, in the same words. Never: mounts, or judges a life in which
-//! everything can be read: in that nothing may be missing (`life.rs`).
+//! Owns: which unit vanishes in which life ([`Losses`]), what a mount may come to ([`Verdict`]),
+//! what it may give meanwhile ([`look`]). Promises: what is read is what was durable, or an error;
+//! while a loss lasts, the next mount comes to the same verdict, in the same words. Never: mounts,
+//! or judges a life in which everything can be read: in that nothing may be missing (`life.rs`).
 //!
-//! Behind an unmount the checkpoint names every page that counts, so any unit may vanish. Behind a power
-//! cut S-FTL takes one block of a PU that can't be read for torn (FORMAT.md, section 15, the accepted
-//! loss), so there all reads fail, or none.
+//! Behind an unmount the checkpoint names every page that counts, so any unit may vanish. Behind a
+//! power cut S-FTL takes one block of a PU that can't be read for torn (FORMAT.md, section 15, the
+//! accepted loss), so there all reads fail, or none.
 
 use super::actor::real;
 use super::known::{HALF, Kind, Known, PIECE, parts};
@@ -92,8 +92,8 @@ impl Losses {
         }
     }
 
-    /// A life begins: with the loss of the last one if that is to be met again, else with a new one or
-    /// with none, and what had vanished before is back, but for dies.
+    /// A life begins: with the loss of the last one if that is to be met again, else with a new one
+    /// or with none, and what had vanished before is back, but for dies.
     pub(crate) fn begin(&self) -> Begun {
         self.lives.set(self.lives.get() + 1);
         // Until it is known how this life ends.
@@ -144,8 +144,8 @@ impl Losses {
         self.was_clean.get()
     }
 
-    /// Judges what a mount came to, with the verdict of the one before where that met the same loss. Says
-    /// how the life ends.
+    /// Judges what a mount came to, with the verdict of the one before where that met the same
+    /// loss. Says how the life ends.
     ///
     /// # Errors
     /// The two differ.
@@ -192,8 +192,8 @@ impl Losses {
     }
 }
 
-/// Looks at everything that was there at the unmount, while some of it can't be read: how many lookups and
-/// reads fail. `ended` is told of each file.
+/// Looks at everything that was there at the unmount, while some of it can't be read: how many
+/// lookups and reads fail. `ended` is told of each file.
 ///
 /// # Errors
 /// A name or a file is not what it was, is gone, or fails in another way than by the medium.

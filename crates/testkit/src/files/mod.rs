@@ -1,9 +1,10 @@
 //! File systems under torture: what they may hold behind a cut, and a world that can be cut.
 //!
-//! Owns: [`known`] (the oracle: what is durable, and what may be), [`actor`] (who uses a file system and
-//! knows), [`world`] (the media that lose their power), [`life`] (one seed, as `flashlane torture` has
-//! it), `hurt` (failure units that vanish at a mount), [`tape`] and [`every`] (all short sequences, cut at every command). Promises: as the crate. Never:
-//! looks into the file system.
+//! Owns: [`known`] (the oracle: what is durable, and what may be), [`actor`] (who uses a file
+//! system and knows), [`world`] (the media that lose their power), [`life`] (one seed, as
+//! `flashlane torture` has it), `hurt` (failure units that vanish at a mount), [`tape`] and
+//! [`every`] (all short sequences, cut at every command). Promises: as the crate. Never: looks into
+//! the file system.
 
 pub mod actor;
 pub mod every;

@@ -452,8 +452,8 @@ fn no_root_is_left_when_a_life_begins() {
             let newest = places.iter().map(|at| at.2).max().expect("a snapshot");
             let bodies = places.iter().filter(|at| at.1 == *b"FLps" && at.2 == newest);
             for body in bodies.filter(|_| !readable).map(|at| at.0) {
-                // Eight tries at once, and in each round over time. Where it may be a root it is looked at for
-                // that first.
+                // Eight tries at once, and in each round over time. Where it may be a root it is
+                // looked at for that first.
                 let end = off.ssd.chunk_report(body.pu, body.chunk, 1)[0].write_pointer;
                 let times = if body.sector + 4 == end { 48 } else { 40 };
                 let plan = format!(
@@ -622,8 +622,8 @@ fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
     newest.into_values().filter_map(two).collect()
 }
 
-/// A byte of a snapshot that is not what was written: the mount takes the other copy, and where that is
-/// changed as well it scans, and loses nothing.
+/// A byte of a snapshot that is not what was written: the mount takes the other copy, and where
+/// that is changed as well it scans, and loses nothing.
 #[test]
 fn a_damaged_snapshot_is_not_taken() {
     let kind = kind("a window, volatile");

@@ -144,11 +144,12 @@ found! {
     /// The cut tore the unit of a snapshot's root behind the root itself; the next life went on behind it,
     /// and the mount after that took it for a loss.
     found_a_torn_root_behind_a_whole_one: "pftl-faults", [0, cut_at(1, &[10_319_200, 5_410_800])];
-    /// Refused mounts padded a copy of the log that could not be read until its chunk was full; then it was no longer
-    /// counted among the chunks that may hide a newer log.
+    /// Refused mounts padded a copy of the log that could not be read until its chunk was full;
+    /// then it was no longer counted among the chunks that may hide a newer log.
     found_a_log_copy_padded_until_nobody_missed_it: "qblk-vanish",
         [364, Plan { effort: 1, ..aimed(10) }];
-    /// Programs that were on their way behind one that the host of the image refused broke the order.
+    /// Programs that were on their way behind one that the host of the image refused broke the
+    /// order.
     found_programs_behind_one_that_the_host_refused: "pblk-image-trouble",
         [12, Plan { effort: 1, ..aimed(6) }];
     /// A discard that was flushed came back behind a host that refused programs.
@@ -157,11 +158,12 @@ found! {
     /// A stop left one root, and its PU died.
     found_a_stop_with_one_root: "slc-tlc-vanish", [21_474_836_497, aimed(3)],
         [6, Plan { effort: 50, ..aimed(4) }], [4_294_967_307, Plan { effort: 25, ..aimed(4) }];
-    /// Behind an accepted loss the sector with the highest stamp that was left was served; a lost unit had a newer
-    /// copy of it.
+    /// Behind an accepted loss the sector with the highest stamp that was left was served; a lost
+    /// unit had a newer copy of it.
     found_the_youngest_that_is_left_taken_for_the_newest: "slc-tlc-vanish",
         [8_589_934_605, aimed(4)];
-    /// A die died, a barrier waited for room, and a victim of the SLC buffer rested as long as it did.
+    /// A die died, a barrier waited for room, and a victim of the SLC buffer rested as long as it
+    /// did.
     found_a_barrier_that_waits_while_a_victim_rests: "slc-tlc-vanish",
         [12_884_901_911, aimed(2)];
 }
@@ -180,8 +182,8 @@ fn found_windows_of_full_chunks_programmed_again() {
     assert!(!holds("pftl", 301_808, cut_at(100, &[1_573_104_529])).gave_up);
 }
 
-/// A cut tore the only unit of a chunk, and the padding that a mount wrote behind it failed: nothing of the chunk
-/// could be read, so the torn unit counted as lost.
+/// A cut tore the only unit of a chunk, and the padding that a mount wrote behind it failed:
+/// nothing of the chunk could be read, so the torn unit counted as lost.
 #[test]
 fn found_padding_that_failed_behind_a_torn_unit() {
     holds("pblk-buffer-faults", 201, cut_at(10, &[4_670_208]));

@@ -1,7 +1,8 @@
 //! What is made of a scan: pages, losses, void units, what stands in windows, and the controller.
 //!
-//! Owns: what is taken out of a scan, and what fills the controller; what could not be read is judged in
-//! `loss.rs`. Promises: the newest page of each number that can be read counts. Never: programs.
+//! Owns: what is taken out of a scan, and what fills the controller; what could not be read is
+//! judged in `loss.rs`. Promises: the newest page of each number that can be read counts. Never:
+//! programs.
 
 use flashlane_base::mutant;
 use flashlane_ocssd::device::ChunkState;
@@ -28,8 +29,8 @@ pub(super) struct Standing {
 }
 
 impl Mount<'_> {
-    /// Takes in what the newest pages say; returns the sectors whose content is lost. A page of which no
-    /// copy can be read counts as unreadable like any other sector.
+    /// Takes in what the newest pages say; returns the sectors whose content is lost. A page of
+    /// which no copy can be read counts as unreadable like any other sector.
     pub(super) async fn read_pages(
         &self,
         pages: &mut Pages,
@@ -68,8 +69,9 @@ impl Mount<'_> {
         lost
     }
 
-    /// Reads the newest page of a number, from the first of its copies that is whole, and takes in what it
-    /// says, unless a newer one was `saved`. False if there are copies and none can be read.
+    /// Reads the newest page of a number, from the first of its copies that is whole, and takes in
+    /// what it says, unless a newer one was `saved`. False if there are copies and none can be
+    /// read.
     async fn read_newest(
         &self,
         pages: &mut Pages,
@@ -218,9 +220,9 @@ fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost
 }
 
 impl Controller {
-    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold. With
-    /// `older`, (stamp, host's sectors), what was found of a host's sector below that stamp may be older than
-    /// what can't be read: it is lost.
+    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
+    /// With `older`, (stamp, host's sectors), what was found of a host's sector below that stamp
+    /// may be older than what can't be read: it is lost.
     pub(super) fn take_in(
         &mut self,
         found: &Found,

@@ -1,27 +1,31 @@
 //! The judgement of what could not be read: a loss, or nothing that anybody misses.
 //!
-//! Owns: [`Losses`], how far torn units may reach. Promises: a chunk that may hold data and is offline, or
-//! can't be read, is a loss, never taken for an empty one; so is a unit, but for the one in each chunk
-//! that the power cut may have torn, and what mounts that were cut have added to it; a verdict depends
-//! on what lies on the medium alone, so the next mount gives it again. Never: programs.
+//! Owns: [`Losses`], how far torn units may reach. Promises: a chunk that may hold data and is
+//! offline, or can't be read, is a loss, never taken for an empty one; so is a unit, but for the
+//! one in each chunk that the power cut may have torn, and what mounts that were cut have added to
+//! it; a verdict depends on what lies on the medium alone, so the next mount gives it again. Never:
+//! programs.
 //!
-//! **Where nothing is missed.** In chunks that the dump says so of, or the notes (`pages.rs`). Else in a line
-//! of which nothing counts: no logical sector has its only newest copy there. Lines are erased when that
-//! is so and durable, not before. So a chunk of such a line of which nothing can be read is one whose
-//! erase was torn, if it has been erased since it was written: the other chunks of its line say so
-//! (`witness.rs`), or the pages of counts. Where none of these is there to say it, no more count as torn than
-//! can be erased at once in [`LIVES`] lives that were cut. An offline chunk of such a line has failed its
-//! erase. In any other line both are losses, and an offline chunk is in any case where all of its PU are. Where there are no
-//! notes at all (an older version has used the device last, or it is in its first life) an offline chunk
-//! counts as bad from the start; that is said ([`super::Recovery::unnoted`]).
+//! **Where nothing is missed.** The dump, or the notes (`pages.rs`), name chunks in which nothing
+//! is missed. Nor is anything missed in a line that does not count: no logical sector has its only
+//! newest copy there. The FTL erases a line only after that is so and durable. So a full chunk of
+//! such a line of which no sector can be read has a torn erase, if its tag says that it was erased
+//! since it was written. The other chunks of its line have the tag (`witness.rs`), or the pages of
+//! counts. Where nothing has it, no more chunks count as torn than the eraser can have at once, in
+//! [`LIVES`] lives that were cut. An offline chunk of such a line has failed its erase. In any
+//! other line both kinds of chunk are losses. Where all chunks of a PU are offline they are losses
+//! in any line. Where there are no notes at all (an older version has used the device last, or it
+//! is in its first life) an offline chunk counts as bad from the start; the mount says so
+//! ([`super::Recovery::unnoted`]).
 //!
-//! **Torn units.** When the power goes one program is under way on each PU; its unit can't be read. It is the
-//! last one in its chunk but for what mounts have programmed behind it: padding, pages. A mount that was cut
-//! as well may leave another one. So what can't be read behind the last sector of a host's is torn, in runs
-//! of one unit. Mounts that were cut before any of their padding was whole leave runs of more than
-//! one, on all PUs alike, because all chunks of a line are padded at once: a run is no longer than the
-//! longest one on another PU by more than that unit and one more, and than [`RUN_MOST`]. What lies right behind a snapshot's root
-//! may be longer by the root's copies and its mark.
+//! **Torn units.** When the power goes each PU has one program under way at most. Its unit can't be
+//! read, and it is the last one of its chunk, but for padding and pages that later mounts have
+//! programmed. A mount that was cut may have left another torn unit. So a unit that can't be read,
+//! after the last sector of a host's in its chunk, is torn, in runs of one unit. Mounts pad all
+//! chunks of a line at once. So mounts that were cut before any of their padding was whole leave
+//! longer runs, on all PUs alike: a run has at most two units more than the longest one on another
+//! PU, and [`RUN_MOST`] at most. After a snapshot's root it may be longer by the root's copies and
+//! its mark.
 
 use flashlane_base::{Location, mutant};
 use flashlane_ocssd::device::ChunkState;
@@ -38,15 +42,15 @@ use super::scan::Found;
 use super::{Mount, MountError, window_of};
 use crate::layer::{LostCause, LostSectors};
 
-/// Units in a row that may be torn where there is no other PU to compare with: that of a power cut, and of
-/// two cut mounts.
+/// Units in a row that may be torn where there is no other PU to compare with: that of a power cut,
+/// and of two cut mounts.
 const RUN_ALONE: u32 = 3;
 
 /// Units in a row that may be torn, whatever other PUs look like.
 const RUN_MOST: u32 = 8;
 
-/// Lives in a row that may each have left what they were erasing. One erases a line at a time, or as many
-/// single chunks as there are PUs.
+/// Lives in a row that may each have left what they were erasing. One erases a line at a time, or
+/// as many single chunks as there are PUs.
 const LIVES: u32 = 3;
 
 /// Chunks that an error names at most.
@@ -178,7 +182,8 @@ impl Mount<'_> {
         }
         let counts = self.lines_that_count(found);
         let erased = |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize];
-        // Other chunks of its line, or the pages of counts, say whether it has been erased since it was written.
+        // Other chunks of its line, or the pages of counts, say whether it has been erased since it
+        // was written.
         let said = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
             let mut heard = found.heard[at];
@@ -199,8 +204,8 @@ impl Mount<'_> {
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);
-        // What an erased line held is elsewhere. Where nothing can be read at all only a creation was cut, which
-        // erases what is not in SLC mode yet, a line at a time.
+        // What an erased line held is elsewhere. Where nothing can be read at all only a creation
+        // was cut, which erases what is not in SLC mode yet, a line at a time.
         let blank = !found.any.iter().any(|any| *any);
         let slc = |line: u32| u32::from(self.layout.is_slc(line));
         let lives = |line: u32| if blank { slc(line) } else { LIVES };
@@ -256,8 +261,9 @@ impl Mount<'_> {
             }
         }
         for ((line, position), run) in runs {
-            // The unit that the life had under way here, beside what mounts have added everywhere. PUs of a
-            // channel get their padding one after the other: the last cut may have met one only.
+            // The unit that the life had under way here, beside what mounts have added everywhere.
+            // PUs of a channel get their padding one after the other: the last cut may have met one
+            // only.
             let window = window_of(self.layout.of(line)) > 0;
             let mut most = match self.longest_beside(&longest, line, position) {
                 Some(beside) => beside + if beside > 1 || window { 2 } else { 1 },
@@ -279,7 +285,8 @@ impl Mount<'_> {
         }
     }
 
-    /// The longest run on another PU, in a chunk that a mount pads together with this one, if there is one.
+    /// The longest run on another PU, in a chunk that a mount pads together with this one, if there
+    /// is one.
     fn longest_beside(
         &self,
         longest: &BTreeMap<(u32, u32), usize>,
@@ -300,14 +307,14 @@ impl Mount<'_> {
         runs.max()
     }
 
-    /// The longest run that may be torn in a chunk with which no mount pads another. Without a window none is
-    /// needed.
+    /// The longest run that may be torn in a chunk with which no mount pads another. Without a
+    /// window none is needed.
     fn longest_alone(&self, line: u32) -> u32 {
         if window_of(self.layout.of(line)) > 0 { RUN_ALONE } else { 1 }
     }
 
-    /// Units that can't be read behind the last host's sector of their chunk, in runs; and those before it
-    /// that no torn program can have taken along.
+    /// Units that can't be read behind the last host's sector of their chunk, in runs; and those
+    /// before it that no torn program can have taken along.
     fn split(
         &self,
         found: &Found,
@@ -380,9 +387,10 @@ impl Mount<'_> {
 }
 
 impl Mount<'_> {
-    /// Positions at which an open chunk ends in a unit that can't be read, where that is known without
-    /// padding. What a mount programs goes elsewhere as long as it may be cut: behind such a unit another
-    /// torn one would look like a loss. None, where the mount might find no other place.
+    /// Positions at which an open chunk ends in a unit that can't be read, where that is known
+    /// without padding. What a mount programs goes elsewhere as long as it may be cut: behind such
+    /// a unit another torn one would look like a loss. None, where the mount might find no other
+    /// place.
     pub(super) fn torn_ends(&self, found: &Found, place: &Place) -> Vec<u32> {
         let torn = |(line, position): &(u32, u32)| {
             let (region, at) = (self.layout.of(*line), self.chunk_index(*line, *position));

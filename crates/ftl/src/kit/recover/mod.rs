@@ -87,8 +87,9 @@ pub enum MountError {
         /// Logical sectors, by the configuration.
         capacity: u64,
     },
-    /// The host could not give a sector of the device's image, or did not take one of padding, without
-    /// which others can't be read. What these hold may be younger than what can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
+    /// The host could not give a sector of the device's image, or did not take one of padding,
+    /// without which others can't be read. What these hold may be younger than what can be read.
+    /// [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
         "the host can't give or take sector {sector} of chunk {chunk} on PU {pu}: the image is \
          damaged, or its disk is full or fails; older copies of what it holds would be taken for it"
@@ -118,8 +119,8 @@ pub struct Recovery {
     pub no_snapshot: Option<&'static str>,
     /// Sectors whose records were read.
     pub scanned_sectors: u64,
-    /// Sectors that were good once and can't be read, where [`DriveConfig::accept_lost_sectors`] has the device
-    /// mounted all the same: the first of each place, and how many.
+    /// Sectors that were good once and can't be read, where [`DriveConfig::accept_lost_sectors`]
+    /// has the device mounted all the same: the first of each place, and how many.
     pub lost: Vec<(Location, u32)>,
     /// Logical sectors that are lost.
     pub lost_sectors: Vec<LostSectors>,
@@ -302,8 +303,9 @@ impl Mount<'_> {
         self.layout.chunk_index(line, position)
     }
 
-    /// A sector that the host could not give is not torn, nor gone: what it holds counts, and nobody knows
-    /// it. Without the padding that it did not take, what lies in front of that can't be read.
+    /// A sector that the host could not give is not torn, nor gone: what it holds counts, and
+    /// nobody knows it. Without the padding that it did not take, what lies in front of that can't
+    /// be read.
     fn check_host(&self, config: &DriveConfig) -> Result<(), MountError> {
         let failed = self.medium.host_failed().filter(|_| !config.accept_lost_sectors);
         let Some(at) = failed.filter(|_| !mutant!("kit.host-fault-is-torn")) else {
@@ -355,7 +357,8 @@ impl Mount<'_> {
                 work[position as usize].push_back((line, info.write_pointer, end));
             }
         }
-        // The chunks of a line at the same time: so a mount that is cut leaves the same in all of them.
+        // The chunks of a line at the same time: so a mount that is cut leaves the same in all of
+        // them.
         while let Some(next) = work.iter().filter_map(|w| w.front()).map(|w| w.0).min() {
             let single = self.layout.of(next).width == 1;
             let mut joins = Vec::new();
@@ -446,8 +449,8 @@ impl Mount<'_> {
     }
 }
 
-/// Programs padding in a chunk of one PU, (line, from sector, to sector). Returns how many sectors were
-/// programmed in the native mode and in SLC mode, and the physical sectors that failed.
+/// Programs padding in a chunk of one PU, (line, from sector, to sector). Returns how many sectors
+/// were programmed in the native mode and in SLC mode, and the physical sectors that failed.
 async fn pad_chunk(
     cx: Cx,
     medium: Medium,

@@ -1,16 +1,17 @@
 //! A mount after a clean stop: its snapshot, or the reason why there is none to take.
 //!
-//! Owns: finding roots, comparing them with the device, reading what they name, the marks. Promises: a
-//! snapshot is taken only if nothing was programmed or erased behind it, and never again once a life
-//! has begun: the first thing that a life programs is one unit of padding behind each root (the
-//! marks), before it programs or erases anything else. Chunks that have gone offline since, all of a
-//! die for example, change nothing: what was in them is mapped there, and reads of it fail. What is
-//! damaged, or can't be true, is not taken. Never: changes anything before a snapshot is known to be
-//! good, or takes a part of one.
+//! Owns: finding roots, comparing them with the device, reading what they name, the marks.
+//! Promises: a snapshot is taken only if nothing was programmed or erased behind it, and never
+//! again once a life has begun: the first thing that a life programs is one unit of padding behind
+//! each root (the marks), before it programs or erases anything else. Chunks that have gone offline
+//! since, all of a die for example, change nothing: what was in them is mapped there, and reads of
+//! it fail. What is damaged, or can't be true, is not taken. Never: changes anything before a
+//! snapshot is known to be good, or takes a part of one.
 //!
-//! **Two dies.** Everything is there twice, so a die may be dead. A root that is on a dead die can't be
-//! marked; should that die come back, and another one be dead then, the chunk report must tell. So marks
-//! are on two PUs at least, where there are two: with one root alone, another open chunk gets one.
+//! **Two dies.** Everything is there twice, so a die may be dead. A root that is on a dead die
+//! can't be marked; should that die come back, and another one be dead then, the chunk report must
+//! tell. So marks are on two PUs at least, where there are two: with one root alone, another open
+//! chunk gets one.
 //!
 //! What can't deceive it: a program moves its chunk's pointer, torn or not, and one that the power
 //! cut undid never was; an erase counts, a torn one too. Where a device does not count erases (its
@@ -54,7 +55,8 @@ impl Rest {
         self.words.pages().for_each(|(page, at)| pages.found(page, at));
         self.words.voids(units).for_each(|unit| pages.found_void(unit));
         let unit = layout.main().unit;
-        // The other root's program may have failed in its last unit, which moves the pointer all the same.
+        // The other root's program may have failed in its last unit, which moves the pointer all
+        // the same.
         let other =
             self.roots.iter().filter_map(|root| Some((root.other.checked_sub(1)?, root.behind)));
         let other =
@@ -302,8 +304,8 @@ impl Mount<'_> {
         Some(Arc::into_inner(words)?.into_inner())
     }
 
-    /// Reads sectors of a snapshot, (number, places of its copies + 1) each, PUs side by side, over time where
-    /// no copy can be read; false if one is not what it should be.
+    /// Reads sectors of a snapshot, (number, places of its copies + 1) each, PUs side by side, over
+    /// time where no copy can be read; false if one is not what it should be.
     async fn read_part(
         &self,
         part: Part,
@@ -333,8 +335,8 @@ impl Mount<'_> {
         left.await.is_empty()
     }
 
-    /// Reads a copy of each of these sectors, in the second `turn` the other one; returns those of which it
-    /// is not what it should be. Copies are chosen so that all PUs have as much to read.
+    /// Reads a copy of each of these sectors, in the second `turn` the other one; returns those of
+    /// which it is not what it should be. Copies are chosen so that all PUs have as much to read.
     async fn read_copies(
         &self,
         (part, stamp, major): (Part, u64, u16),
@@ -391,9 +393,9 @@ impl Mount<'_> {
         left
     }
 
-    /// Programs a unit of padding behind roots and their copies: no mount takes them from then on. With
-    /// `all`, where that are roots on one PU only, one goes to another open chunk. False if none was
-    /// programmed.
+    /// Programs a unit of padding behind each root and its copies, so that no later mount takes
+    /// them. With `all`, where that are roots on one PU only, one goes to another open chunk. False
+    /// if none was programmed.
     async fn mark(&mut self, roots: &[Root], all: bool) -> bool {
         let unit = self.layout.main().unit;
         let live = |root: &&Root| {

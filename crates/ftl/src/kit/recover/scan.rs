@@ -136,8 +136,8 @@ impl Mount<'_> {
         read_again(self.cx, left, async |left| self.choose(found, left).await).await;
     }
 
-    /// Takes for each of these logical sectors the first of its copies that verifies; returns those that
-    /// have none.
+    /// Takes for each of these logical sectors the first of its copies that verifies; returns those
+    /// that have none.
     async fn choose(&self, found: &mut Found, copies: Vec<Copies>) -> Vec<Copies> {
         let mut left = copies;
         let most = left.iter().map(|(_, ats)| ats.len()).max().unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Reading sectors of a device that is being mounted.
 //!
 //! Owns: the read commands of a mount and their repetition, at once ([`TRIES`]) and over time
-//! ([`records_again`], [`Candidates`]). Promises: what it returns as good is what its record says; a fault that
-//! comes and goes, or lasts less than a second, decides nothing; what the host could not give is noted
-//! ([`Medium::host_failed`]). Never: judges what could not be read.
+//! ([`records_again`], [`Candidates`]). Promises: what it returns as good is what its record says;
+//! a fault that comes and goes, or lasts less than a second, decides nothing; what the host could
+//! not give is noted ([`Medium::host_failed`]). Never: judges what could not be read.
 
 use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Device, Flags, Request};
@@ -30,7 +30,8 @@ const FEW: usize = 1024;
 pub(super) struct Medium {
     pub(super) device: Arc<dyn Device>,
     pub(super) layout: Layout,
-    /// The first sector that the host could not give, so no try says what it holds, or take as padding.
+    /// The first sector that the host could not give, so no try says what it holds, or take as
+    /// padding.
     host_failed: Arc<Mutex<Option<u32>>>,
 }
 
@@ -93,8 +94,8 @@ pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<O
     try_records(cx, medium, ats, TRIES).await
 }
 
-/// Reads the records of these sectors once more, which could not be read, and again after a while, as long
-/// as a mount has patience. Returns what could be read: (physical sector, record).
+/// Reads the records of these sectors once more, which could not be read, and again after a while,
+/// as long as a mount has patience. Returns what could be read: (physical sector, record).
 pub(super) async fn records_again(
     cx: &Cx,
     medium: &Medium,

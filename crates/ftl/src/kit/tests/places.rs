@@ -1,6 +1,7 @@
 //! Where programs go, and when a line is used again.
 //!
-//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where second copies go.
+//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where second copies
+//! go.
 
 use super::*;
 
@@ -20,8 +21,8 @@ fn fill_unit(place: &mut Place) -> Option<u32> {
     place.landed(line, position).then_some(line)
 }
 
-/// A victim that is a single block gives room back only when it is erased, so each victim that is read beside
-/// others may need a block before that: the host leaves a block for every one of them.
+/// A victim that is a single block gives room back only when it is erased, so each victim that is
+/// read beside others may need a block before that: the host leaves a block for every one of them.
 #[test]
 fn the_host_leaves_a_block_for_each_victim_that_is_read() {
     let (geo, chunk) = (geometry(4, 2, 12, 16), 64);
@@ -47,8 +48,9 @@ fn the_host_leaves_a_block_for_each_victim_that_is_read() {
     }
 }
 
-/// A line that a mount finds empty is erased behind the barrier that notes it. One whose erase fails in part is
-/// used again behind the barrier that notes the bad chunk: before that a mount would miss what was in it.
+/// A mount erases a line that it finds empty after the barrier that notes it. One whose erase fails
+/// in part is used again behind the barrier that notes the bad chunk: before that a mount would
+/// miss what was in it.
 #[test]
 fn a_line_waits_for_the_barrier_that_notes_it() {
     let device = Double::new(geometry(2, 1, 20, 8), TIMES, Script::default());
@@ -68,7 +70,8 @@ fn a_line_waits_for_the_barrier_that_notes_it() {
     assert_eq!((place.line(line).state, place.free_lines(MAIN)), (LineState::Free, free + 1));
 }
 
-/// The second copy of a snapshot goes to another die than the first one, also where the next unit would not.
+/// The second copy of a snapshot goes to another die than the first one, also where the next unit
+/// would not.
 #[test]
 fn the_second_copy_of_a_snapshot_goes_to_another_die() {
     let device = Double::new(geometry(2, 1, 40, 8), TIMES, Script::default());

@@ -253,8 +253,9 @@ fn hope_for_the_next_barrier(c: &mut Controller) {
     c.place.line_mut(line).valid = valid;
 }
 
-/// A barrier that is asked for while another one is under way begins behind that: victims leave room for
-/// what the first one still programs, sectors and pads, and for all that the next one may program.
+/// A barrier that is asked for while another one is under way begins behind that: victims leave
+/// room for what the first one still programs, sectors and pads, and for all that the next one may
+/// program.
 #[test]
 fn victims_leave_room_for_the_rest_of_a_barrier_and_for_the_next() {
     const PAIRS: u32 = 16;
@@ -321,8 +322,8 @@ fn a_host_that_waits_for_its_pace_learns_that_there_is_none() {
     }
 }
 
-/// The host of the device's image does not take a program of a flush: its padding closes no pair, so the flush
-/// fails, and what waits for its barrier to be erased stays.
+/// The host of the device's image does not take a program of a flush: its padding closes no pair,
+/// so the flush fails, and what waits for its barrier to be erased stays.
 #[test]
 fn a_flush_fails_whose_program_the_host_did_not_take() {
     for number in 0..4 {

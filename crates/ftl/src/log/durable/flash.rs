@@ -148,7 +148,8 @@ impl Flash {
         done
     }
 
-    /// The host could not give this sector, (chunk, sector), or did not take a mount's padding for it.
+    /// The host could not give this sector, (chunk, sector), or did not take a mount's padding for
+    /// it.
     pub(in crate::log) fn note_host_failure(&self, at: (u32, u32)) {
         self.host_failed.lock().get_or_insert(at);
     }

@@ -19,7 +19,8 @@ pub(super) struct Told {
     pub(super) closed: Option<Vec<Extent>>,
     /// Write pointers of its chunks at the first recovery that found it open.
     pub(super) frontier: Option<Vec<u32>>,
-    /// No stamp in it is larger: the ceiling when it was closed, or when a life began that found it.
+    /// No stamp in it is larger: the ceiling when it was closed, or when a life began that found
+    /// it.
     pub(super) bound: Option<u64>,
 }
 

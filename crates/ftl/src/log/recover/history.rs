@@ -1,10 +1,10 @@
 //! Reading the FTL log back: anchors, pairs, records.
 //!
-//! Owns: which pairs are the log, which of a block's copies counts, where the log ends. Promises: gives
-//! the longest sequence of records that is intact in one copy or the other, block by block (FORMAT.md,
-//! section 4); says whether something is missing that must be there: at the log's end that is all but
-//! the one block that can have been in flight. Never: interprets a record beyond the links between
-//! pairs; programs more than padding.
+//! Owns: which pairs are the log, which of a block's copies counts, where the log ends. Promises:
+//! gives the longest sequence of records that is intact in one copy or the other, block by block
+//! (FORMAT.md, section 4); says whether something is missing that must be there: at the log's end
+//! that is all but the one block that can have been in flight. Never: interprets a record beyond
+//! the links between pairs; programs more than padding.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
@@ -97,8 +97,8 @@ struct Content {
     generation: u32,
     /// Something intact follows a block that neither copy has.
     gap: bool,
-    /// Blocks behind the last one that both copies were written with, and neither gives. The last of
-    /// them may have been in flight when the power went; the others were complete.
+    /// Blocks behind the last one that both copies were written with, and neither gives. The last
+    /// of them may have been in flight when the power went; the others were complete.
     unread: u32,
     is_newer: bool,
 }
@@ -250,8 +250,8 @@ impl History {
     }
 
     /// Is what can't be read at the log's end no more than the one block that was in flight?
-    /// `current`: the pair that the newest anchor names, which is empty only where the one before it
-    /// is complete.
+    /// `current`: the pair that the newest anchor names, which is empty only where the one before
+    /// it is complete.
     fn check_end(&mut self, unread: u32, current: u64) {
         self.is_torn |= unread > 0;
         let last = self.parts.last().map_or(0, |part| part.pair.id);
@@ -319,8 +319,8 @@ async fn read_anchors(
     })
 }
 
-/// The newest anchor in a chunk that was written up to `end`, with whether a newer minor version wrote
-/// it; and whether anything behind it can't be read.
+/// The newest anchor in a chunk that was written up to `end`, with whether a newer minor version
+/// wrote it; and whether anything behind it can't be read.
 async fn newest_anchor(
     flash: &Flash,
     cx: &Cx,
@@ -409,10 +409,10 @@ struct Holder {
     is_sure: bool,
 }
 
-/// Reads pairs, all at a time: each with the chunks that hold it. `range`: the pairs that the anchor
-/// names. First one copy of each is made readable to its end, and the others only where that one does
-/// not give all: a power cut tears the padding of one copy at most, so that a block that neither gives
-/// was never complete.
+/// Reads pairs, all at a time: each with the chunks that hold it. `range`: the pairs that the
+/// anchor names. First one copy of each is made readable to its end, and the others only where that
+/// one does not give all: a power cut tears the padding of one copy at most, so that a block that
+/// neither gives was never complete.
 async fn read_pairs(
     cx: &Cx,
     survey: &mut Survey,
@@ -451,12 +451,13 @@ async fn read_pairs(
     Ok(read)
 }
 
-/// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What can't be
-/// read to its end, or not yet at all, is padded where it may be that pair, of each pair in so many
-/// `copies`: in one that the anchor names also a chunk whose first sector can't be read, in a younger one
-/// only a chunk that says so, in an older one none. What else a chunk may be by now is left alone. A chunk whose first sector can't be read, and
-/// of which no block says that it is that pair, is never padded to its end: the next mount would take it
-/// for one whose erase was cut.
+/// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What
+/// can't be read to its end, or not yet at all, is padded where it may be that pair, of each pair
+/// in so many `copies`: in one that the anchor names also a chunk whose first sector can't be read,
+/// in a younger one only a chunk that says so, in an older one none. What else a chunk may be by
+/// now is left alone. A chunk whose first sector can't be read, and of which no block says that it
+/// is that pair, is never padded to its end: the next mount would take it for one whose erase was
+/// cut.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
@@ -572,8 +573,8 @@ async fn read_pair(
             }
         }
     }
-    // What a mount padded in one copy was never written there; what only one copy was written with may
-    // have been in flight. All that is before that was complete in both.
+    // What a mount padded in one copy was never written there; what only one copy was written with
+    // may have been in flight. All that is before that was complete in both.
     let is_sure = chunks.iter().any(|holder| holder.is_sure);
     let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
     let count = |holder: &Holder| grid.blocks(holder.pointer);

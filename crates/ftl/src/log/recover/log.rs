@@ -1,9 +1,9 @@
 //! The log with what it means, read until it is all there.
 //!
-//! Owns: how often the log is read again over time, and which chunks may hide a newer one. Promises:
-//! a log is taken for the newest only where a newer one would show: its anchor and its blocks have two
-//! copies on two PUs, so chunks that can't be read hide one only if they are on two PUs. Never:
-//! interprets a record, erases anything.
+//! Owns: how often the log is read again over time, and which chunks may hide a newer one.
+//! Promises: a log is taken for the newest only where a newer one would show: its anchor and its
+//! blocks have two copies on two PUs, so chunks that can't be read hide one only if they are on two
+//! PUs. Never: interprets a record, erases anything.
 
 use super::super::format::Uuid;
 use super::facts::Facts;
@@ -58,8 +58,8 @@ impl Hidden {
             let is_open = info.state == ChunkState::Open;
             // Every chunk of a closed line is full, or a failure closed it.
             let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
-            // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and nothing
-            // is acknowledged in a full pair before an anchor names the next one.
+            // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and
+            // nothing is acknowledged in a full pair before an anchor names the next one.
             let is_early = is_open && info.write_pointer <= survey.shape.window;
             let is_full = info.write_pointer >= survey.shape.chunk_sectors;
             let is_dead = dead.contains(&(chunk / per_pu));
@@ -71,7 +71,8 @@ impl Hidden {
                 false => hidden.begun.push(chunk),
             }
         }
-        // What holds no more than a torn program a mount has padded: that it can be read is no news.
+        // What holds no more than a torn program a mount has padded: that it can be read is no
+        // news.
         let torn = survey.torn_at_first(cx, &hidden.chunks).await;
         hidden.chunks.retain(|chunk| !torn.contains(chunk));
         hidden

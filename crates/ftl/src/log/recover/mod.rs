@@ -1,12 +1,12 @@
 //! Mounting a target that is on the medium: after a clean stop, a power cut, or a cut in here.
 //!
-//! Owns: the order of the steps (FORMAT.md, section 10), each a file: [`survey`] looks at the medium,
-//! [`history`] reads the log, [`facts`] says what it means, [`log`] whether that is all of it, [`scan`]
-//! what lines hold, [`replay`] makes the map of it; then the target writes again. Promises: what was
-//! flushed is there, what was not is old or new; each corrupt layer falls back to the next, never to
-//! wrong data; what can't be read is unknown, never taken for what was not written; a cut or a refusal
-//! anywhere in here changes nothing of that. Never: erases anything that a record or a checkpoint still
-//! names.
+//! Owns: the order of the steps (FORMAT.md, section 10), each a file: [`survey`] looks at the
+//! medium, [`history`] reads the log, [`facts`] says what it means, [`log`] whether that is all of
+//! it, [`scan`] what lines hold, [`replay`] makes the map of it; then the target writes again.
+//! Promises: what was flushed is there, what was not is old or new; each corrupt layer falls back
+//! to the next, never to wrong data; what can't be read is unknown, never taken for what was not
+//! written; a cut or a refusal anywhere in here changes nothing of that. Never: erases anything
+//! that a record or a checkpoint still names.
 //!
 //! The life of a mount: chunk report → anchors → pairs of the log, each block from the copy that has it →
 //! the valid part of the last pair copied to a fresh one, in a new generation → `started` → checkpoint
@@ -51,8 +51,8 @@ pub struct MountOptions {
     pub uuid: Option<Uuid>,
     /// Write nothing: the map is built, reads work, everything else is refused.
     pub read_only: bool,
-    /// Mount writable although units behind the frontier can't be read: every sector that may have been
-    /// in them in a newer copy is an error until it is written or discarded.
+    /// Mount writable although units behind the frontier can't be read: every sector that may have
+    /// been in them in a newer copy is an error until it is written or discarded.
     pub accept_lost: bool,
     /// Mount although both checkpoints are unreadable: discarded sectors may come back.
     pub undo_discards: bool,
@@ -85,7 +85,8 @@ pub enum MountError {
     /// [`MountOptions::read_only`] mounts it all the same.
     #[error("{0}")]
     Damaged(String),
-    /// Written chunks can't be read, on more than one PU: both copies of a newer log may be in them.
+    /// Written chunks can't be read, on more than one PU: both copies of a newer log may be in
+    /// them.
     #[error(
         "{} can't be read, and nothing says what they hold: both copies of the newest records of the \
          FTL log may be there",
@@ -408,7 +409,8 @@ impl HostFtl {
         let mut tasks = Vec::new();
         for line in lines.iter_mut().filter(open) {
             for span in &line.spans {
-                // As it is now: while its log could not be read, it may have been padded as a part of that.
+                // As it is now: while its log could not be read, it may have been padded as a part
+                // of that.
                 let info = self.chunk_info(span.chunk);
                 let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
                 let unneeded = info.state != ChunkState::Open || from >= to;
@@ -536,8 +538,8 @@ impl HostFtl {
             if let Entry::Vacant(place) = contents.entry(line.id) {
                 let ahead = ahead.remove(&line.id);
                 let mut content = reader.read(cx, &line.told, &line.spans, ahead).await;
-                // The map has what they hold already. Their closing metadata gets it from there, for what
-                // is gone: so that no older copy comes back in a later life, either.
+                // The map has what they hold already. Their closing metadata gets it from there,
+                // for what is gone: so that no older copy comes back in a later life, either.
                 replay::entries_of_map(self, &line.spans, &mut content, facts.ceiling);
                 note(report, &content);
                 place.insert(content);
@@ -572,8 +574,8 @@ impl HostFtl {
             let infos: Vec<ChunkInfo> =
                 line.told.chunks.iter().map(|chunk| self.chunk_info(*chunk)).collect();
             let is_open = line.told.closed.is_none();
-            // Not where losses were accepted: with the line the next mount would forget its lost units,
-            // if the power fails before the checkpoint has the errors that they have become.
+            // Not where losses were accepted: with the line the next mount would forget its lost
+            // units, if the power fails before the checkpoint has the errors that they have become.
             let stays = !report.lost_units.is_empty() && !mutant!("log.lost-lines-freed");
             if is_open && self.lines.valid(line.id) == 0 && !stays {
                 freed.push(line);

@@ -132,8 +132,8 @@ pub(super) struct Replay<'a> {
     claims: Claims,
     /// Sequence of the line that each chunk belongs to.
     sequences: Vec<u64>,
-    /// Sectors that the checkpoint names in a unit whose records can't be read: of their stamps only
-    /// the largest is known that there can be.
+    /// Sectors that the checkpoint names in a unit whose records can't be read: of their stamps
+    /// only the largest is known that there can be.
     bounded: BTreeSet<u64>,
     /// Of those, the ones of which there is another copy that may be older or newer.
     contested: BTreeSet<u64>,
@@ -225,8 +225,8 @@ impl<'a> Replay<'a> {
     }
 
     /// Sectors that the checkpoint names in units of a line of which no record can be read: their
-    /// stamps are at most `bound`. A copy elsewhere with a larger one is newer; with any other it is
-    /// not known which of the two is.
+    /// stamps are at most `bound`. A copy elsewhere with a larger one is newer; with any other it
+    /// is not known which of the two is.
     pub(super) fn bound_stamps(&mut self, lost: &[Place], bound: u64) {
         if lost.is_empty() {
             return;
@@ -248,7 +248,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// A claim that does not win over a sector of which only a bound is known: an error from now on.
+    /// A claim that does not win over a sector of which only a bound is known: an error from now
+    /// on.
     fn contest(&mut self, lba: u64) {
         if self.bounded.contains(&lba) && !mutant!("log.contested-served") {
             self.contested.insert(lba);
@@ -261,8 +262,8 @@ impl<'a> Replay<'a> {
         self.contested.len()
     }
 
-    /// Units are lost, and nothing says which sectors they held: whatever may be older than a copy in
-    /// them, of stamps up to `bound`, is an error until it is written or discarded.
+    /// Units are lost, and nothing says which sectors they held: whatever may be older than a copy
+    /// in them, of stamps up to `bound`, is an error until it is written or discarded.
     pub(super) fn poison_older(&mut self, bound: u64) {
         let floor = self.ftl.floor.load(Ordering::SeqCst);
         self.older = Some(bound);
@@ -415,8 +416,8 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Gives the entries of units of a line whose chunks are gone what the map says of them. Their stamps are
-/// not known: as high as any of before, and no copy in a later life is below that.
+/// Gives the entries of units of a line whose chunks are gone what the map says of them. Their
+/// stamps are not known: as high as any of before, and no copy in a later life is below that.
 pub(super) fn entries_of_map(ftl: &HostFtl, spans: &[Span], content: &mut Content, ceiling: u64) {
     let gone: BTreeSet<u32> = spans.iter().filter(|s| s.is_gone).map(|s| s.chunk).collect();
     let units = content.lost.iter().filter(|(chunk, _)| gone.contains(chunk));
@@ -632,8 +633,9 @@ mod tests {
     use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
     use flashlane_rt::{CostTable, Virtual};
 
-    /// Hole 43: closing metadata that a mount writes names what the map has in lost units of a chunk that is
-    /// gone, with a stamp that is above any older copy's; of other chunks the records on the medium speak.
+    /// Hole 43: closing metadata that a mount writes names what the map has in lost units of a
+    /// chunk that is gone, with a stamp that is above any older copy's; of other chunks the records
+    /// on the medium speak.
     #[test]
     fn closing_metadata_of_a_mount_names_what_is_gone() {
         let run = Virtual::new(1, 1, CostTable::zero());

@@ -1,11 +1,11 @@
 //! What a line holds: by its closing metadata, or sector by sector.
 //!
-//! Owns: reading closing metadata back, the scan of out-of-band records, the verdict on what can't be
-//! read. Promises: a write unit at the frontier of which no sector verifies was never written, in a chunk
-//! of which everything before can be read; elsewhere
-//! a record that the device vouches for takes part in the order though its content is bad, and anything
-//! else is reported as lost (FORMAT.md rule 7, holes 13, 16 and 36). What can't be read is read again
-//! over time before that is decided. Never: decides which copy is the newest.
+//! Owns: reading closing metadata back, the scan of out-of-band records, the verdict on what can't
+//! be read. Promises: a write unit at the frontier of which no sector verifies was never written,
+//! in a chunk of which everything before can be read; elsewhere a record that the device vouches
+//! for takes part in the order though its content is bad, and anything else is reported as lost
+//! (FORMAT.md rule 7, holes 13, 16 and 36). What can't be read is read again over time before that
+//! is decided. Never: decides which copy is the newest.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
@@ -53,8 +53,8 @@ pub(super) struct Span {
     pub(super) frontier: u32,
     /// From here on it was never written, which is true of a whole write unit or of none of it.
     pub(super) written: u32,
-    /// The chunk is offline, or does not hold any more what it held when an earlier mount looked: what
-    /// was in it is lost.
+    /// The chunk is offline, or does not hold any more what it held when an earlier mount looked:
+    /// what was in it is lost.
     pub(super) is_gone: bool,
 }
 
@@ -242,16 +242,17 @@ impl Reader {
                 self.judge(out, (span.chunk, from + first), &seen[sectors], span);
             }
         }
-        // Where what was complete can't be read, what can't be read at the end was not torn, either.
+        // Where what was complete can't be read, what can't be read at the end was not torn,
+        // either.
         if !out.lost.is_empty() && !mutant!("log.torn-among-lost") {
             out.lost.append(&mut out.torn);
             out.lost.sort_unstable();
         }
     }
 
-    /// What can't be read at the end of a chunk is torn only if the chunk can be read: its beginning, or
-    /// the padding behind its end, which this mount wrote and the chunk took. Before and after that the same units fail.
-    /// Else what they hold is unknown, so it counts as lost.
+    /// What can't be read at the end of a chunk is torn only if the chunk can be read: its
+    /// beginning, or the padding behind its end, which this mount wrote and the chunk took. Before
+    /// and after that the same units fail. Else what they hold is unknown, so it counts as lost.
     async fn doubt(&self, cx: &Cx, span: Span, out: &mut Scanned) {
         const ROUNDS: u32 = 4;
         if mutant!("log.torn-undoubted") {
@@ -280,8 +281,8 @@ impl Reader {
         out.lost.sort_unstable();
     }
 
-    /// A sector of this chunk that can be read, whatever a power cut tore or a failed program left. Of a
-    /// chunk that holds too little there may be none.
+    /// A sector of this chunk that can be read, whatever a power cut tore or a failed program left.
+    /// Of a chunk that holds too little there may be none.
     fn witness(&self, span: Span, out: &Scanned) -> Option<u32> {
         let per_pu = self.shape.chunks_per_pu;
         let (pu, chunk) = (span.chunk / per_pu, span.chunk % per_pu);
@@ -302,8 +303,8 @@ impl Reader {
         good.map(|sector| sector as u32).or(is_more.then_some(0))
     }
 
-    /// Looks at sectors of a chunk, from the beginning of a unit on, and again at units that are not
-    /// all good: at once, and over time.
+    /// Looks at sectors of a chunk, from the beginning of a unit on, and again at units that are
+    /// not all good: at once, and over time.
     async fn look_often(&self, cx: &Cx, span: Span, from: u32, n: u32) -> Vec<Seen> {
         let unit = self.shape.unit;
         // Behind the frontier a record counts whatever its content is: reads verify it.

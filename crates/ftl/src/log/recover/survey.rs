@@ -56,8 +56,8 @@ impl Survey {
         info.is_some_and(|c| c.write_pointer > 0 && c.state != ChunkState::Offline)
     }
 
-    /// Takes the chunk report again: chunks that went offline since the first one are noted, with how
-    /// far they had been written then.
+    /// Takes the chunk report again: chunks that went offline since the first one are noted, with
+    /// how far they had been written then.
     pub(super) fn look_again(&mut self) {
         let report = |pu| self.flash.device.chunk_report(pu, 0, self.shape.chunks_per_pu);
         let now: Vec<ChunkInfo> = (0..self.shape.pus).flat_map(report).collect();
@@ -119,8 +119,8 @@ impl Survey {
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
-    /// Of these chunks, whose first record can't be read, those that hold nothing but one torn program:
-    /// the next record that can be read is a mount's padding.
+    /// Of these chunks, whose first record can't be read, those that hold nothing but one torn
+    /// program: the next record that can be read is a mount's padding.
     pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
         let mut torn = BTreeSet::new();
         let step = self.flash.geo.ws_min;
@@ -146,8 +146,8 @@ impl Survey {
         torn
     }
 
-    /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its first
-    /// sector back already?
+    /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its
+    /// first sector back already?
     pub(super) fn padding_fills(&self, chunk: u32) -> bool {
         let (pointer, shape) = (self.pointer(chunk), &self.shape);
         let info = self.chunks.get(chunk as usize);
@@ -177,15 +177,16 @@ impl Survey {
     }
 }
 
-/// Sectors at the beginning of a chunk that one program can take along when the power cut tears it: its
-/// own unit, and its page pairs.
+/// Sectors at the beginning of a chunk that one program can take along when the power cut tears it:
+/// its own unit, and its page pairs.
 pub(super) fn first_program(shape: &Shape) -> u32 {
     shape.unit + shape.pair_pads
 }
 
-/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
-/// needs to give back what is before them. Where that may be one torn program, a unit more: of that unit
-/// the record can be read, by which a later mount knows that the chunk holds nothing else.
+/// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the
+/// medium needs to give back what is before them. Where that may be one torn program, a unit more:
+/// of that unit the record can be read, by which a later mount knows that the chunk holds nothing
+/// else.
 pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
     let is_first = pointer <= first_program(shape);
@@ -196,8 +197,8 @@ pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
 /// The stamp of padding that a mount or a stop writes; any other padding has one above.
 const OF_MOUNT: u64 = 0;
 
-/// Programs a mount's padding over `from .. end` of a chunk, as far as the chunk takes it. Returns the
-/// sectors that the medium counts.
+/// Programs a mount's padding over `from .. end` of a chunk, as far as the chunk takes it. Returns
+/// the sectors that the medium counts.
 pub(in super::super) async fn pad(
     flash: &Flash,
     cx: &Cx,

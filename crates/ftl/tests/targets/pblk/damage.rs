@@ -214,8 +214,8 @@ fn an_anchor_that_comes_back_is_an_older_one() {
     assert!(back > 0);
 }
 
-/// All anchors: the log is found by its blocks, or both copies of an anchor can't be read, which may name
-/// a newer one.
+/// All anchors: the log is found by its blocks, or both copies of an anchor can't be read, which
+/// may name a newer one.
 #[test]
 fn without_any_anchor_the_log_is_found() {
     let medium = lived_in(small()).cut();

@@ -186,9 +186,9 @@ fn a_bad_sector_of_a_unit_at_the_frontier_has_decayed() {
     }
 }
 
-/// Rule 7: a unit behind the frontier that can't be read at all: the mount is refused; accepted, no older
-/// copy of what was in it comes back. Nothing says which sectors they were, so all are errors that may be
-/// older, in the lives to come, too, until they are written or discarded.
+/// Rule 7: a unit behind the frontier that can't be read at all: the mount is refused; accepted, no
+/// older copy of what was in it comes back. Nothing says which sectors they were, so all are errors
+/// that may be older, in the lives to come, too, until they are written or discarded.
 #[test]
 fn a_bad_unit_behind_the_frontier_is_lost() {
     let medium = written_behind(small());

@@ -1,9 +1,10 @@
-//! What can't be read is unknown, never empty: dies, chunks, and reads that fail for a while at a mount, and
-//! the mount after one that was refused (FORMAT.md, sections 4, 8 to 10).
+//! What can't be read is unknown, never empty: dies, chunks, and reads that fail for a while at a
+//! mount, and the mount after one that was refused (FORMAT.md, sections 4, 8 to 10).
 //!
-//! Owns: one test per kind of fault, for pblk and QBLK. Promises of each: no flushed sector reads as an
-//! older one or as zeros; what a mount says is lost is what reads give errors for; the same mount gives the
-//! same verdict again; when the fault is over, everything is there. Geometry: `tiny`.
+//! Owns: one test per kind of fault, for pblk and QBLK. Promises of each: no flushed sector reads
+//! as an older one or as zeros; what a mount says is lost is what reads give errors for; the same
+//! mount gives the same verdict again; when the fault is over, everything is there. Geometry:
+//! `tiny`.
 
 use crate::pblk::damage::options;
 use crate::prelude::*;
@@ -85,8 +86,8 @@ fn refused_twice(medium: &Medium) {
     }
 }
 
-/// A die is dead at the mount after a cut: refused, however often; accepted, nothing is older, and so in
-/// the lives after it.
+/// A die is dead at the mount after a cut: refused, however often; accepted, nothing is older, and
+/// so in the lives after it.
 #[test]
 fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     for setup in both() {
@@ -110,8 +111,8 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
-/// A die is dead at the mount after a stop: what was on it is listed, all else is good, and the target
-/// works on without it.
+/// A die is dead at the mount after a stop: what was on it is listed, all else is good, and the
+/// target works on without it.
 #[test]
 fn a_dead_die_after_a_stop_costs_what_was_on_it() {
     for setup in both() {
@@ -171,8 +172,8 @@ fn a_die_that_dies_in_use_breaks_no_rule() {
     }
 }
 
-/// The first reads of a mount fail, as many as it takes to pass each of its steps: it finds everything, or
-/// is refused, and finds everything then.
+/// The first reads of a mount fail, as many as it takes to pass each of its steps: it finds
+/// everything, or is refused, and finds everything then.
 #[test]
 fn reads_that_fail_at_first_cost_nothing() {
     for (setup, step) in both().into_iter().zip([50, 130]) {
@@ -202,8 +203,9 @@ fn reads_that_fail_at_first_cost_nothing() {
     }
 }
 
-/// More reads of one place than a mount repeats at once: it waits, and finds what it would have found. The
-/// newest unit of an open line, closing metadata, the newest checkpoint, the end of the log, anchors.
+/// More reads of one place than a mount repeats at once: it waits, and finds what it would have
+/// found. The newest unit of an open line, closing metadata, the newest checkpoint, the end of the
+/// log, anchors.
 #[test]
 fn what_can_be_read_a_while_later_is_waited_for() {
     const TIMES: u64 = 12;
@@ -234,8 +236,8 @@ fn what_can_be_read_a_while_later_is_waited_for() {
     }
 }
 
-/// One chunk can't be read, each that holds anything: nothing is older; and when it can be read again,
-/// everything is there.
+/// One chunk can't be read, each that holds anything: nothing is older; and when it can be read
+/// again, everything is there.
 #[test]
 fn a_chunk_that_can_not_be_read_costs_nothing_when_it_can_be_again() {
     for (setup, step) in both().into_iter().zip([1, 3]) {
@@ -249,7 +251,8 @@ fn a_chunk_that_can_not_be_read_costs_nothing_when_it_can_be_again() {
             for chunk in chunks.into_iter().step_by(step) {
                 let medium = make();
                 let end = medium.info(chunk).write_pointer;
-                // A unit that nothing follows looks like one that a cut tore (FORMAT.md, section 9).
+                // A unit that nothing follows looks like one that a cut tore (FORMAT.md, section
+                // 9).
                 if !clean && end <= setup.spec.geometry.ws_opt.max(4) {
                     continue;
                 }
@@ -268,8 +271,8 @@ fn a_chunk_that_can_not_be_read_costs_nothing_when_it_can_be_again() {
     }
 }
 
-/// Both PUs of a channel can't be read, and so perhaps both copies of the newest log: refused before
-/// anything is written; then everything is there.
+/// Both PUs of a channel can't be read, and so perhaps both copies of the newest log: refused
+/// before anything is written; then everything is there.
 #[test]
 fn two_pus_that_can_not_be_read_are_refused() {
     for setup in both() {
@@ -336,8 +339,8 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
-/// A copy of the log can't be read and a die on another PU is dead: refused because a newer log may be
-/// there, also when mounts have padded that copy many times.
+/// A copy of the log can't be read and a die on another PU is dead: refused because a newer log may
+/// be there, also when mounts have padded that copy many times.
 #[test]
 fn a_copy_of_the_log_that_can_not_be_read_is_padded_by_no_mount_to_its_end() {
     let mut tried = 0;
@@ -369,8 +372,8 @@ fn a_copy_of_the_log_that_can_not_be_read_is_padded_by_no_mount_to_its_end() {
     assert!(tried > 1, "{tried} tried");
 }
 
-/// A mount with a dead die is cut at some of its commands: whatever it came to, the next one gives the
-/// same verdict, and nothing is older.
+/// A mount with a dead die is cut at some of its commands: whatever it came to, the next one gives
+/// the same verdict, and nothing is older.
 #[test]
 fn a_refused_mount_that_was_cut_changes_no_verdict() {
     for n in (0..90).step_by(5) {
@@ -383,8 +386,9 @@ fn a_refused_mount_that_was_cut_changes_no_verdict() {
     }
 }
 
-/// A chunk holds a single unit, as one does in which the power failed. Where nothing of it can be read, nor the
-/// padding that the mount writes behind, nobody knows whether that unit is torn: it counts as lost.
+/// A chunk holds a single unit, as one does in which the power failed. Where nothing of it can be
+/// read, nor the padding that the mount writes behind, nobody knows whether that unit is torn: it
+/// counts as lost.
 #[test]
 fn a_unit_is_torn_only_in_a_chunk_that_can_be_read() {
     let bench = Medium::new(pblk()).create();
@@ -404,8 +408,8 @@ fn a_unit_is_torn_only_in_a_chunk_that_can_be_read() {
     all_there(&medium);
 }
 
-/// Hole 44: all that an open line holds is lost, and a mount that accepts that is cut before each of its writes:
-/// the next one knows it, too, and no older copy of what was there comes back.
+/// Hole 44: all that an open line holds is lost, and a mount that accepts that is cut before each
+/// of its writes: the next one knows it, too, and no older copy of what was there comes back.
 #[test]
 fn an_accepted_loss_outlives_a_cut_of_the_mount() {
     let accept = || options(|o| o.accept_lost = true);
@@ -441,8 +445,9 @@ fn an_accepted_loss_outlives_a_cut_of_the_mount() {
     assert!(cuts > 10, "{cuts} cuts");
 }
 
-/// Hole 41: closed lines are looked through twice. Whenever a mount reads closing metadata, that goes, and with it
-/// a unit that has the newest copies of its sectors: they are lost, and no older ones take their place.
+/// Hole 41: closed lines are looked through twice. Whenever a mount reads closing metadata, that
+/// goes, and with it a unit that has the newest copies of its sectors: they are lost, and no older
+/// ones take their place.
 #[test]
 fn what_goes_during_a_mount_is_lost() {
     let made = || {
@@ -483,8 +488,9 @@ fn what_goes_during_a_mount_is_lost() {
     assert!(refused > 2, "{refused} refused");
 }
 
-/// Padding that the host does not take is missing: what lies in front of it can't be read, which says nothing of
-/// the medium. The mount is refused, and everything is there when the host takes it.
+/// Padding that the host does not take is missing: what lies in front of it can't be read, which
+/// says nothing of the medium. The mount is refused, and everything is there when the host takes
+/// it.
 #[test]
 fn a_host_that_takes_no_padding_refuses_a_mount() {
     for setup in both() {

@@ -258,8 +258,8 @@ fn a_dead_die_takes_its_own_segments() {
         holds(&ftl, &cx, (1, 0), 1, 8).await;
         put(&ftl, &cx, (1, 0), 1, 2).await.expect("the other channel goes on");
         ftl.walk().unwrap();
-        // What was on it nobody would know without a stop: the mount would be refused. The page-mapped
-        // region may have no spare left, and says so.
+        // What was on it nobody would know without a stop: the mount would be refused. The
+        // page-mapped region may have no spare left, and says so.
         let stopped = Layer::stop(ftl, &cx, LayerStop::Clean).await;
         assert!(matches!(stopped, Ok(()) | Err(BlockError::ReadOnly(_))), "{stopped:?}");
     });

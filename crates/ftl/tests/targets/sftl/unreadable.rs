@@ -39,8 +39,8 @@ fn with_data(drive: &Drive, sectors: u32) -> Vec<u32> {
     })
 }
 
-/// Neither erased nor empty for whoever asks, as often as it is mounted; and all there when it can be
-/// read again.
+/// Neither erased nor empty for whoever asks, as often as it is mounted; and all there when it can
+/// be read again.
 #[test]
 fn what_can_not_be_read_is_kept() {
     // Also such that a power cut could have left so: a page, and a full chunk.
@@ -106,8 +106,8 @@ fn reads_of_a_mount_are_repeated_over_time() {
     }
 }
 
-/// Two chunks of a PU are no work of a power cut. Whoever has logical sectors gets errors for what may be
-/// there, and changes nothing, until it is given up; and then it stays so.
+/// Two chunks of a PU are no work of a power cut. Whoever has logical sectors gets errors for what
+/// may be there, and changes nothing, until it is given up; and then it stays so.
 #[test]
 fn what_may_be_lost_is_an_error_until_it_is_given_up() {
     for comes_back in [false, true] {
@@ -243,8 +243,8 @@ fn a_dead_die_is_in_doubt_until_it_is_given_up() {
     });
 }
 
-/// A read-back window: an open block that can't be read is not filled up by mounts, until it looks as a
-/// torn erase does.
+/// A read-back window: an open block that can't be read is not filled up by mounts, until it looks
+/// as a torn erase does.
 #[test]
 fn mounts_do_not_fill_what_they_can_not_read() {
     let drive =

@@ -1,9 +1,9 @@
 //! Each key of `[device]` and `[[target]]`, on each type of target: it acts, or it is refused.
 //!
-//! The keys are those that the readers ask for, so a new one is tried without being named here. A key acts
-//! when another value of it changes the fingerprint of a tiny run, or the reason why that can't be. What other
-//! value there is follows from the kind of key, or stands in [`ROWS`]. What such a run can't show is in
-//! [`EXEMPT`], each with the reason.
+//! The keys are those that the readers ask for, so a new one is tried without being named here. A
+//! key acts when another value of it changes the fingerprint of a tiny run, or the reason why that
+//! can't be. What other value there is follows from the kind of key, or stands in [`ROWS`]. What
+//! such a run can't show is in [`EXEMPT`], each with the reason.
 
 use super::*;
 use crate::execute::{How, execute};
@@ -156,7 +156,8 @@ struct Row {
     on: &'static [&'static str],
     /// What must be so that it can act, as `--set` has it.
     with: &'static [&'static str],
-    /// Other values, each perhaps with further changes behind ` & `; without any as its kind has them.
+    /// Other values, each perhaps with further changes behind ` & `; without any as its kind has
+    /// them.
     to: &'static [&'static str],
 }
 

@@ -293,8 +293,8 @@ fn targets_side_by_side_share_families() {
     assert_eq!((of(&two, "db"), of(&two, "log")), (of(&one, "db"), of(&one, "db")));
 }
 
-/// What a mount has lost is there by target and cause; every cause has a series, so that none is missed by
-/// who waits for it.
+/// What a mount has lost is there by target and cause; every cause has a series, so that none is
+/// missed by who waits for it.
 #[test]
 fn losses_of_a_mount_are_told_by_cause() {
     let (s, ..) = full();

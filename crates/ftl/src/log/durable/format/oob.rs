@@ -15,8 +15,8 @@
 //! The content comes first in the CRC so that a slot computes it once: a retry or a GC copy under
 //! another lba or stamp continues it over 12 bytes.
 //!
-//! Bits 32 .. 36 are free where a device has less than 2^32 sectors: the FTL inside a drive keeps a *tag*
-//! there ([`Oob::set_tag`], `kit/witness.rs`).
+//! Bits 32 .. 36 are free where a device has less than 2^32 sectors: the FTL inside a drive keeps a
+//! *tag* there ([`Oob::set_tag`], `kit/witness.rs`).
 
 use flashlane_ocssd::device::Gather;
 
@@ -328,9 +328,9 @@ impl Oob {
         verify_words_by(oob, content, crc_both_by_table)
     }
 
-    /// Puts `tag` (4 bits) into the highest bits of a record's lba, in the place of the tag that is there.
-    /// The record verifies with the same content as before: a CRC is linear, so it changes by the CRC of
-    /// the bits that change, whatever the content is.
+    /// Puts `tag` (4 bits) into the highest bits of a record's lba, in the place of the tag that is
+    /// there. The record verifies with the same content as before: a CRC is linear, so it changes
+    /// by the CRC of the bits that change, whatever the content is.
     #[inline]
     pub fn set_tag(oob: &mut [u8; Oob::BYTES], tag: u8) {
         let bits = u128::from_le_bytes(*oob);
@@ -340,8 +340,8 @@ impl Oob {
         *oob = (bits ^ u128::from(change) << 32 ^ u128::from(crc) << 96).to_le_bytes();
     }
 
-    /// The lba without its tag, and the tag, of a raw lba as [`Oob::decode_raw`] gives it. A type is
-    /// given as it is, with tag 0.
+    /// The lba without its tag, and the tag, of a raw lba as [`Oob::decode_raw`] gives it. A type
+    /// is given as it is, with tag 0.
     #[inline]
     pub const fn split_tag(raw: u64) -> (u64, u8) {
         if raw >= LBA_LIMIT { (raw, 0) } else { (raw & u32::MAX as u64, (raw >> 32) as u8) }

@@ -1,6 +1,6 @@
-//! The paper's examples and what needs a look inside: the release of a slot (Figure 4), semaphores (Figure
-//! 5), channels without room (Q12), the limiters of many channels (Q16, Q17), and what waits for whom where
-//! programs fail, lines close and targets stop.
+//! The paper's examples and what needs a look inside: the release of a slot (Figure 4), semaphores
+//! (Figure 5), channels without room (Q12), the limiters of many channels (Q16, Q17), and what
+//! waits for whom where programs fail, lines close and targets stop.
 //!
 //! Owns: the tests. The rest of Q01 to Q25 goes through the public interface (`tests/targets/qblk`).
 
@@ -345,7 +345,8 @@ fn q16_q17_every_channel_counts_in_the_budget() {
     .expect("no stall");
 }
 
-/// QBLK with one channel of two PUs, GC by hand, on a device that takes its time and can be told how to answer.
+/// QBLK with one channel of two PUs, GC by hand, on a device that takes its time and can be told
+/// how to answer.
 async fn scripted(
     cx: &Cx,
     change: impl FnOnce(&mut DeviceSpec),
@@ -361,15 +362,17 @@ async fn scripted(
     (ftl, script)
 }
 
-/// The n-th write command from now on writes nothing and closes its chunk; its answer takes so long.
+/// The n-th write command from now on writes nothing and closes its chunk; its answer takes so
+/// long.
 fn fail_write(script: &ScriptedDevice, from_now: u64, delay: Ns) {
     let nth = script.seen(Op::Write) + from_now;
     let status = Status::ChunkEarlyClose;
     script.add(Script { op: Op::Write, nth, addrs: u64::MAX, status, delay });
 }
 
-/// A unit is done before its line may close: `verdict.rs` takes closed lines for a sign that every unit has
-/// ended. While a program ends no other core finds the line ready to close and the unit under way.
+/// A unit is done before its line may close: `verdict.rs` takes closed lines for a sign that every
+/// unit has ended. While a program ends no other core finds the line ready to close and the unit
+/// under way.
 #[test]
 #[cfg(debug_assertions)] // others' steps can be taken in such builds only
 fn a_unit_is_done_before_its_line_may_close() {
@@ -406,8 +409,8 @@ fn a_unit_is_done_before_its_line_may_close() {
     .expect("no stall");
 }
 
-/// Section 7, rule 9: a flush pads page pairs, and one of these programs fails: what the chunk's window held goes
-/// out again, and the flush waits for that.
+/// Section 7, rule 9: a flush pads page pairs, and one of these programs fails: what the chunk's
+/// window held goes out again, and the flush waits for that.
 #[test]
 fn a_flush_waits_for_what_its_padding_has_sent_out_again() {
     let mut sent_again = 0;
@@ -431,8 +434,8 @@ fn a_flush_waits_for_what_its_padding_has_sent_out_again() {
     assert!(sent_again > 0, "padding has failed in a chunk with something in its window");
 }
 
-/// Section 4, `stopped`: with a record behind it the next start would not be clean. What goes on in the
-/// background and writes to the log, as a patrol does that moves it, ends first.
+/// Section 4, `stopped`: with a record behind it the next start would not be clean. What goes on in
+/// the background and writes to the log, as a patrol does that moves it, ends first.
 #[test]
 fn a_target_that_stops_writes_no_record_behind_the_last_one() {
     let run = Virtual::new(1, 1, CostTable::zero());
