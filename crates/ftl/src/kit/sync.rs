@@ -33,7 +33,7 @@ use std::task::Poll;
 use super::buffer::{Kind, Sizes};
 use super::map::Entry;
 use super::pages::COUNT_SPAN;
-use super::place::{Layout, MAIN, SPARE_LINES_MIN};
+use super::place::{Layout, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
 /// In a unit's list of pages: this is the second copy.
@@ -130,25 +130,6 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     let main = layout.main();
     let padded = (main.pairs * main.positions()).clamp(main.unit, main.stripe_sectors());
     u64::from(padded) * u64::from(main.stripes())
-}
-
-/// True if a device's barriers write pages of counts. Where all lines are single chunks victims
-/// must win those, too: one with too little spare does without. Where lines become that by the
-/// death of PUs nothing else is left that could tell. `usable`: sectors of good chunks; `capacity`:
-/// logical ones.
-pub(super) fn can_tell_erases(
-    layout: &Layout,
-    sizes: &Sizes,
-    (usable, capacity): (u64, u64),
-) -> bool {
-    let main = layout.main();
-    if main.width > 1 {
-        return true;
-    }
-    let line = u64::from(main.stripe_sectors());
-    let counts = u64::from(counts_room(layout)) * u64::from(main.stripes());
-    let needed = SPARE_LINES_MIN * line + u64::from(reserve(layout, sizes));
-    usable >= capacity + needed + spare_for_padding(layout) + counts
 }
 
 /// Sectors that the pages of counts of one barrier may take, both copies.
@@ -303,8 +284,14 @@ impl Controller {
         self.barriers.asked
     }
 
-    /// Has the pages of trims say of what is lost.
-    fn touch_gone(&mut self) {
+    /// Has the pages of trims say of what is lost, and pages written anew that are lost themselves.
+    pub(super) fn touch_gone(&mut self) {
+        for page in 0..self.pages.count() {
+            let gone = self.pages.at(page).is_some_and(|at| self.place.is_gone(at));
+            if gone && !mutant!("kit.gone-page-forgotten") {
+                self.pages.touch(page);
+            }
+        }
         for lba in 0..self.map.capacity() {
             if let Entry::Media(at) = self.map.get(lba)
                 && self.place.is_gone(at)
