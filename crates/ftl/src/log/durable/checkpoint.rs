@@ -424,10 +424,10 @@ impl HostFtl {
     }
 
     /// Records that stay true although the log before this checkpoint is going to be cut: the
-    /// configuration, bad chunks, the ceiling, and every line there is (FORMAT.md, hole 21). Returns
-    /// their bytes.
+    /// configuration, bad chunks, the ceiling, every line there is, and what is told of open ones
+    /// (FORMAT.md, hole 21). Returns their bytes.
     fn carry_forward(&self) -> usize {
-        let mut bytes = 0;
+        let (mut bytes, mut told) = (0, 0);
         let mut append = |record: Record| {
             bytes += record.encoded_len();
             self.journal.append(record);
@@ -441,7 +441,7 @@ impl HostFtl {
             append(Record::Ceiling { stamp: self.stamp_ceiling().max(asked) });
         }
         for pool in self.pools.iter() {
-            let p = pool.lock();
+            let mut p = pool.lock();
             let none = usize::from(mutant!("log.retired-uncarried")) * p.retired_chunks.len();
             let none = none.max(mutant!("log.one-retired-uncarried").into());
             for chunk in p.retired_chunks.iter().copied().skip(none) {
@@ -472,8 +472,11 @@ impl HostFtl {
                     append(self.closed_record(line, sequence, &l.closing));
                 }
             }
+            for line in p.unsaid() {
+                told += self.tell_line(&mut p, line, true);
+            }
         }
-        bytes
+        bytes + told
     }
 
     /// Keeps this checkpoint and the one before; gives up the one before that, and the log that

@@ -45,7 +45,14 @@ impl HostFtl {
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
-        self.pools.of_line(line).lock().closed(line, places.clone());
+        {
+            let mut p = self.pools.of_line(line).lock();
+            // The part of the closing metadata that says what a unit holds may be on that unit's die.
+            if !mutant!("log.closed-untold") {
+                self.tell_line(&mut p, line, false);
+            }
+            p.closed(line, places.clone(), self.tells);
+        }
         self.pool_moved(cx);
         // What its failed chunks held goes out again, and its closing metadata does not name it: until
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
@@ -58,11 +65,11 @@ impl HostFtl {
             false => self.settle_device(cx).await,
         };
         let mut p = self.pools.of_line(line).lock();
-        let l = p.line_mut(line);
+        let l = p.line(line);
         if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {
             // Durable with the next commit; until then recovery scans the line.
             self.journal.append(self.closed_record(line, sequence, &places));
-            l.logged = true;
+            p.logged(line);
         }
         drop(p);
         self.pool_changed.wake(cx);
