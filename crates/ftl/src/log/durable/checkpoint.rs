@@ -16,7 +16,7 @@ use crate::log::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, Runs, Shar
 use crate::log::front::SECTION;
 use crate::log::lines::NO_LINE;
 use crate::log::map::Entry;
-use crate::log::pool::LineState;
+use crate::log::pool::{LineState, Tell};
 use crate::log::slab::POISONED;
 use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
@@ -473,7 +473,7 @@ impl HostFtl {
                 }
             }
             for line in p.unsaid() {
-                told += self.tell_line(&mut p, line, true);
+                told += self.tell_line(&mut p, line, Tell::Again);
             }
         }
         bytes + told

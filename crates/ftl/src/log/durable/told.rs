@@ -6,7 +6,7 @@
 //! lost in such a line, and of which nothing tells, held nothing that anybody relies on. Never: waits.
 
 use crate::log::HostFtl;
-use crate::log::pool::PoolState;
+use crate::log::pool::{PoolState, Tell};
 use flashlane_base::{VECTOR_MAX, mutant};
 
 impl HostFtl {
@@ -19,20 +19,19 @@ impl HostFtl {
         for pool in self.pools.iter() {
             let mut p = pool.lock();
             for line in p.unsaid() {
-                self.tell_line(&mut p, line, false);
+                self.tell_line(&mut p, line, Tell::New);
             }
         }
     }
 
-    /// [`HostFtl::tell`] of one line, whose pool is locked; with `again` of what was told before, too.
-    /// Returns the bytes of the records.
-    pub(in crate::log) fn tell_line(&self, p: &mut PoolState, line: u32, again: bool) -> usize {
-        let unsaid = !self.tells || p.line(line).gone;
-        if unsaid || again && mutant!("log.told-uncarried") {
+    /// Adds to the log what units of one line hold, whose pool is locked. Returns the bytes of the records.
+    pub(in crate::log) fn tell_line(&self, p: &mut PoolState, line: u32, what: Tell) -> usize {
+        let is_uncarried = what == Tell::Again && mutant!("log.told-uncarried");
+        if !self.tells || p.line(line).gone || is_uncarried {
             return 0;
         }
         let unit = self.shape.unit;
-        let records = p.tell(line, again, VECTOR_MAX as u32 / unit * unit);
+        let records = p.tell(line, what, VECTOR_MAX as u32 / unit * unit);
         let bytes = records.iter().map(|record| record.encoded_len()).sum();
         records.into_iter().for_each(|record| _ = self.journal.append(record));
         bytes

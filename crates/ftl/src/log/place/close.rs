@@ -8,7 +8,7 @@
 use crate::block::BlockResult;
 use crate::log::HostFtl;
 use crate::log::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use crate::log::pool::{LineState, Place, PoolState, Spot};
+use crate::log::pool::{LineState, Place, PoolState, Spot, Tell};
 use crate::log::unit::Released;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
@@ -49,7 +49,7 @@ impl HostFtl {
             let mut p = self.pools.of_line(line).lock();
             // The part of the closing metadata that says what a unit holds may be on that unit's die.
             if !mutant!("log.closed-untold") {
-                self.tell_line(&mut p, line, false);
+                self.tell_line(&mut p, line, Tell::Closing);
             }
             p.closed(line, places.clone(), self.tells);
         }

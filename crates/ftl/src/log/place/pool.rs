@@ -174,6 +174,17 @@ pub(in crate::log) struct Spot {
     pub(in crate::log) sector: u32,
 }
 
+/// Which of a line's units are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::log) enum Tell {
+    /// What has been programmed, and told by nobody.
+    New,
+    /// All of that.
+    Again,
+    /// What nobody has told of a line that is full, padding and metadata, too.
+    Closing,
+}
+
 /// Chunks that are to take a data unit each.
 pub(in crate::log) struct Chosen {
     pub(in crate::log) line: u32,
@@ -874,36 +885,48 @@ impl PoolState {
         self.unsaid.clone()
     }
 
-    /// Records of what a line holds that has been programmed, `most` sectors in each at most: of what
-    /// nobody has told before, or, with `again`, of everything.
-    pub(in crate::log) fn tell(&mut self, id: u32, again: bool, most: u32) -> Vec<Record> {
+    /// Records of what units of a line hold, `most` sectors in each at most.
+    pub(in crate::log) fn tell(&mut self, id: u32, what: Tell, most: u32) -> Vec<Record> {
         let shape = self.shape;
         let line = self.line_mut(id);
         let (sequence, chunks) = (line.sequence, line.chunks.clone());
+        let is_open = line.open.is_some();
         let mut out = Vec::new();
         for (at, chunk) in chunks.iter().enumerate() {
             let mut units: SmallVec<[u32; 64]> = SmallVec::new();
-            let entries = match line.open.as_mut() {
+            let (entries, told) = match line.open.as_mut() {
                 Some(open) => {
                     let c = &mut open.chunks[at];
-                    let from = if again { 0 } else { c.told };
-                    // Of a failed unit sectors may stay that are behind `done`.
-                    let to = if c.alive { c.done } else { c.next };
+                    let told = c.told;
+                    let (from, to) = match what {
+                        Tell::Closing => (0, shape.chunk_sectors),
+                        // Of a failed unit sectors may stay that are behind `done`.
+                        _ if !c.alive => (0, c.next),
+                        Tell::New => (told, c.done),
+                        Tell::Again => (0, c.done),
+                    };
                     let early = c.early.iter().map(|(first, _)| *first);
                     units.extend((from..to).step_by(shape.unit as usize).chain(early));
-                    c.told = to.max(c.told);
-                    &open.entries
+                    c.told = to.max(told);
+                    (&open.entries, told)
                 }
-                None if again => {
+                None if what == Tell::Again => {
                     units.extend((0..shape.chunk_sectors).step_by(shape.unit as usize));
-                    &line.unlogged
+                    (&line.unlogged, 0)
                 }
                 None => continue,
             };
             for sector in units {
                 let i = PoolState::entry_index(&shape, chunks.len(), at, sector);
                 let Some(unit) = entries.get(i..i + shape.unit as usize) else { continue };
-                if unit.iter().all(|entry| unpack_entry(entry).0 >= LBA_LIMIT) {
+                let has_data = unit.iter().any(|entry| unpack_entry(entry).0 < LBA_LIMIT);
+                // Of an open line what holds no data need not be told, of a closed one all must be.
+                let is_wanted = match what {
+                    Tell::Closing => sector >= told || !has_data,
+                    Tell::New => sector >= told && has_data,
+                    Tell::Again => has_data || !is_open,
+                };
+                if !is_wanted {
                     continue;
                 }
                 match out.last_mut() {

@@ -67,14 +67,18 @@ impl Content {
                 // A sound part of damaged closing metadata speaks of all of it.
                 _ if entries.iter().all(|entry| *entry != NOTHING) => {}
                 Some(told) => {
+                    let mut has_data = false;
                     for (i, (entry, told)) in (first..).zip(entries.iter_mut().zip(told)) {
                         let (lba, stamp) = unpack_entry(told);
+                        has_data |= lba < LBA_LIMIT;
                         if *entry == NOTHING && reader.is_ours(lba, stamp) {
                             *entry = *told;
                             self.unverified.insert(i as u32);
                         }
                     }
-                    self.told.push(place);
+                    if has_data {
+                        self.told.push(place);
+                    }
                 }
                 None if all => self.torn.push(place),
                 None => self.lost.push(place),
