@@ -703,6 +703,11 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
             false if i == 0 => (furthest + shape.unit + first).min(shape.chunk_sectors),
             false => (furthest + shape.unit).min(shape.chunk_sectors),
         };
+        let written = facts.written.get(&told.sequence);
+        let told_end = |chunk: u32| {
+            let units = written.and_then(|w| w.range((chunk, 0)..=(chunk, u32::MAX)).next_back());
+            units.map_or(0, |((_, sector), _)| sector + shape.unit)
+        };
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
             let pointer = survey.pointer(*chunk);
@@ -712,8 +717,8 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
                 Some(end) if mutant!("log.frontier-shrinks") => end.min(pointer),
                 Some(end) => end,
                 // It was offline when this mount began. It was written as far as the others, and a
-                // unit that was on its way.
-                None if is_offline && pointer == 0 => reach(i),
+                // unit that was on its way; at least as far as the log tells.
+                None if is_offline && pointer == 0 => reach(i).max(told_end(*chunk)),
                 None => pointer,
             };
             let is_gone = is_offline || end > pointer;

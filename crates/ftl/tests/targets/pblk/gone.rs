@@ -111,9 +111,11 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
-/// The same targets; what flushes have programmed is told in the log.
-fn telling() -> [Setup; 2] {
-    both().map(|setup| setup.with(|s| s.config.flush_records = true))
+/// The same targets, and one whose lines have a chunk each: nothing else says how far a dead one was
+/// written. What flushes have programmed is told in the log.
+fn telling() -> impl Iterator<Item = Setup> {
+    let narrow = pblk().with(|s| s.config.active_pus = 1);
+    both().into_iter().chain([narrow]).map(|setup| setup.with(|s| s.config.flush_records = true))
 }
 
 /// A target that has lived as a seed says: writes of all ages, flushes and collections between them, then
@@ -161,6 +163,13 @@ fn what_was_told_is_all_that_a_dead_die_costs() {
         const SEEDS: u64 = 24;
         for seed in 0..SEEDS {
             let (medium, may_be) = lived_by_chance(&setup, seed);
+            // A mount before that may have been cut, or have come to its end.
+            if seed % 3 == 0
+                && let stop = Some(Stop::Before(20 * seed))
+                && let Up::Running(bench) = medium.mount_until(MountOptions::default(), stop)
+            {
+                bench.cut();
+            }
             medium.kill_die(seed as u32 % 4);
             // Where nothing that counted is lost there is nothing to refuse.
             let bench = match medium.mount(MountOptions::default()) {
@@ -184,6 +193,38 @@ fn what_was_told_is_all_that_a_dead_die_costs() {
         assert!(refused > SEEDS / 2, "{refused} of {SEEDS} mounts refused");
         let all = SEEDS * USED;
         assert!((1..all * 2 / 5).contains(&lost), "{lost} of {all} sectors: a die has a fourth");
+    }
+}
+
+/// A line stays open while two checkpoints cut the log behind what was told of it: they tell it again.
+#[test]
+fn what_was_told_outlives_the_cut_of_the_log() {
+    // Each flush writes a block of the log, and no data.
+    let until_checkpoints = |bench: &Bench, more: u64| {
+        let newest = || bench.medium.checkpoints().first().map_or(0, |c| c.0);
+        let before = newest();
+        while newest() < before + more {
+            bench.write(USED + 10, 1, 1);
+            bench.discard(USED + 10, 1);
+            bench.flush();
+        }
+    };
+    for setup in telling() {
+        for pu in 0..4 {
+            let bench = lived(&setup, 0);
+            until_checkpoints(&bench, 1);
+            // To lines that were opened since: the next two checkpoints close none of them.
+            for lba in (0..USED).step_by(8) {
+                bench.write(lba, 8, 90);
+            }
+            bench.flush();
+            until_checkpoints(&bench, 2);
+            let medium = bench.cut();
+            medium.kill_die(pu);
+            let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+            let errors = errors(&bench).len() as u64;
+            assert!((1..USED * 2 / 5).contains(&errors), "{errors} of {USED} sectors");
+        }
     }
 }
 
