@@ -199,26 +199,30 @@ fn what_was_told_is_all_that_a_dead_die_costs() {
 /// A line stays open while two checkpoints cut the log behind what was told of it: they tell it again.
 #[test]
 fn what_was_told_outlives_the_cut_of_the_log() {
-    // Each flush writes a block of the log, and no data.
-    let until_checkpoints = |bench: &Bench, more: u64| {
+    // Each flush of a discard writes a block of the log, and no data.
+    let until_checkpoints = |bench: &Bench, next: &mut u64, more: u64| {
         let newest = || bench.medium.checkpoints().first().map_or(0, |c| c.0);
         let before = newest();
         while newest() < before + more {
-            bench.write(USED + 10, 1, 1);
-            bench.discard(USED + 10, 1);
+            bench.discard(*next, 1);
             bench.flush();
+            *next += 1;
         }
     };
     for setup in telling() {
         for pu in 0..4 {
             let bench = lived(&setup, 0);
-            until_checkpoints(&bench, 1);
+            let mut next = USED + 100;
+            for lba in (next..next + 600).step_by(8) {
+                bench.write(lba, 8, 1);
+            }
+            until_checkpoints(&bench, &mut next, 1);
             // To lines that were opened since: the next two checkpoints close none of them.
             for lba in (0..USED).step_by(8) {
                 bench.write(lba, 8, 90);
             }
             bench.flush();
-            until_checkpoints(&bench, 2);
+            until_checkpoints(&bench, &mut next, 2);
             let medium = bench.cut();
             medium.kill_die(pu);
             let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
