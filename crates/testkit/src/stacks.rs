@@ -722,8 +722,8 @@ fn qblk(seed: u64, size: Size) -> Drawn<LogConfig> {
     drawn
 }
 
-/// Most of the time flushes tell what they have programmed, so that a lost die is told from what was
-/// never durable.
+/// Most of the time flushes tell what they have programmed, so that a lost die is told from what
+/// was never durable.
 fn telling(mut drawn: Drawn<LogConfig>) -> Drawn<LogConfig> {
     let mut rng = Rng::stream(drawn.on.options.seed, "testkit.telling", 0);
     drawn.config.flush_records = rng.below(4) > 0;

@@ -171,8 +171,8 @@ pub struct LogConfig {
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
     pub borrow: bool,
-    /// A flush tells in the log, on two dies, what it has programmed. After a power cut the loss of a die
-    /// costs what was told of it then, and no other sector. Costs a log block for each flush.
+    /// A flush tells in the log, on two dies, what it has programmed. After a power cut the loss of
+    /// a die costs what was told of it then, and no other sector. Costs a log block for each flush.
     #[serde(skip_serializing_if = "is_default")]
     pub flush_records: bool,
     /// Most entries of the map in a shard of a checkpoint; 0: as many as one vector holds. For tests: small

@@ -58,7 +58,8 @@ const LINES_PER_BLOCK: u64 = 4;
 
 /// Segment pairs of the log: for [`LOG_BLOCKS`], or more where there are more than 4096 lines, within a
 /// two-hundredth of the chunks, at least 6 (one since the last checkpoint, one before, the current one,
-/// and what comes meanwhile). Where flushes tell, each writes a block: four times as many, at least 8.
+/// and what comes meanwhile). Where flushes tell, each writes a block: four times as many, at least
+/// 8.
 fn log_segments(shape: &Shape, ws_min: u32, good: u64, width: u32, tells: bool) -> u32 {
     let blocks = LOG_BLOCKS.max(good / u64::from(width) / LINES_PER_BLOCK);
     let wanted = (blocks * u64::from(ws_min)).div_ceil(u64::from(shape.chunk_sectors));
@@ -92,8 +93,8 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
     (lines * line + shards * Record::SHARD_BYTES as u64).div_ceil(segment)
 }
 
-/// Segments that a checkpoint begins for what is told of lines that are open or being closed, four per
-/// pool: 12 bytes for each sector, and what headers and the ends of blocks take.
+/// Segments that a checkpoint begins for what is told of lines that are open or being closed, four
+/// per pool: 12 bytes for each sector, and what headers and the ends of blocks take.
 fn told_segments(shape: &Shape, ws_min: u32) -> u64 {
     let sectors = u64::from(shape.pus) * u64::from(shape.chunk_sectors);
     (4 * sectors * 16).div_ceil(segment_bytes(shape, ws_min) as u64)

@@ -51,9 +51,9 @@ pub const SECTOR_BYTES: usize = 4096;
 /// in runs nor records of shards that an older checkpoint wrote.
 pub const MAJOR: u16 = 2;
 
-/// Largest minor version known. A larger one may add fields behind those known and record types; the
-/// stack opens such a target read-only. Written is 0, so that programs of before go on with targets that
-/// have nothing newer.
+/// Largest minor version known. A larger one may add fields behind those known and record types;
+/// the stack opens such a target read-only. Written is 0, so that programs of before go on with
+/// targets that have nothing newer.
 pub const MINOR: u16 = MINOR_TELLS;
 
 /// Minor version of the log blocks of a target whose flushes tell what they have programmed.

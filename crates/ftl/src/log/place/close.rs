@@ -47,7 +47,8 @@ impl HostFtl {
         self.empty_windows(cx, line).await;
         {
             let mut p = self.pools.of_line(line).lock();
-            // The part of the closing metadata that says what a unit holds may be on that unit's die.
+            // The part of the closing metadata that says what a unit holds may be on that unit's
+            // die.
             if !mutant!("log.closed-untold") {
                 self.tell_line(&mut p, line, Tell::Closing);
             }

@@ -64,8 +64,8 @@ pub(in crate::log) struct Line {
     pub(in crate::log) wear: u64,
     /// What reads of it met.
     pub(in crate::log) decay: Decay,
-    /// Where flushes tell what they have programmed: the entries of a closed line that the log does not
-    /// call closed yet.
+    /// Where flushes tell what they have programmed: the entries of a closed line that the log does
+    /// not call closed yet.
     pub(in crate::log) unlogged: Entries,
     pub(in crate::log) open: Option<Box<OpenLine>>,
 }
@@ -855,8 +855,8 @@ impl PoolState {
         }
     }
 
-    /// The closing metadata is on the medium (or could not be written): the line is closed. `keep` its
-    /// entries until [`PoolState::logged`].
+    /// The closing metadata is on the medium (or could not be written): the line is closed. `keep`
+    /// its entries until [`PoolState::logged`].
     pub(in crate::log) fn closed(&mut self, line: u32, places: Vec<Place>, keep: bool) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closing);

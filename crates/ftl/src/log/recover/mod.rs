@@ -52,8 +52,8 @@ pub struct MountOptions {
     /// Write nothing: the map is built, reads work, everything else is refused.
     pub read_only: bool,
     /// Mount writable although units behind the frontier can't be read: every sector that may have
-    /// been in them in a newer copy is an error until it is written or discarded. Where the log tells what
-    /// they held that is those sectors, else all that may be older.
+    /// been in them in a newer copy is an error until it is written or discarded. Where the log
+    /// tells what they held that is those sectors, else all that may be older.
     pub accept_lost: bool,
     /// Mount although both checkpoints are unreadable: discarded sectors may come back.
     pub undo_discards: bool,

@@ -47,8 +47,9 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// What the log tells of lost units: their sectors take part in the order, and reads of them fail.
-    /// `all`: a unit of which neither it nor closing metadata tells was never flushed, so it is no loss.
+    /// What the log tells of lost units: their sectors take part in the order, and reads of them
+    /// fail. `all`: a unit of which neither it nor closing metadata tells was never flushed, so it
+    /// is no loss.
     pub(super) fn take_told(
         &mut self,
         reader: &Reader,

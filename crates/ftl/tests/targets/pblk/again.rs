@@ -281,7 +281,8 @@ fn an_unknown_record_is_a_later_versions() {
     medium.read_only();
 }
 
-/// Raises a byte of the version above what is known, in all anchors or all copies of the newest block.
+/// Raises a byte of the version above what is known, in all anchors or all copies of the newest
+/// block.
 fn newer(medium: &Medium, in_log: bool, byte: usize) {
     let log = medium.log();
     let newest = log.last().expect("a log").first_sequence;

@@ -111,15 +111,16 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
-/// The same targets, and one whose lines have a chunk each: nothing else says how far a dead one was
-/// written. What flushes have programmed is told in the log.
+/// The same targets, and one whose lines have a chunk each: nothing else says how far a dead one
+/// was written. What flushes have programmed is told in the log.
 fn telling() -> impl Iterator<Item = Setup> {
     let narrow = pblk().with(|s| s.config.active_pus = 1);
     both().into_iter().chain([narrow]).map(|setup| setup.with(|s| s.config.flush_records = true))
 }
 
-/// A target that has lived as a seed says: writes of all ages, flushes and collections between them, then
-/// writes that nobody has flushed. What each sector may be: what was flushed, or written since.
+/// A target that has lived as a seed says: writes of all ages, flushes and collections between
+/// them, then writes that nobody has flushed. What each sector may be: what was flushed, or written
+/// since.
 fn lived_by_chance(setup: &Setup, seed: u64) -> (Medium, BTreeMap<u64, Vec<u64>>) {
     let bench = Medium::new(setup.clone()).create();
     let mut rng = Rng::stream(seed, "test.telling", 0);
@@ -154,8 +155,9 @@ fn errors_among(bench: &Bench, may_be: &BTreeMap<u64, Vec<u64>>) -> BTreeSet<u64
     may_be.iter().filter(lost).map(|(lba, _)| *lba).collect()
 }
 
-/// A die is dead at the mount after a cut. What flushes told of it is lost, and what checkpoints and
-/// collections relied on; everything else is there, nothing is older, and the next mounts say the same.
+/// A die is dead at the mount after a cut. What flushes told of it is lost, and what checkpoints
+/// and collections relied on; everything else is there, nothing is older, and the next mounts say
+/// the same.
 #[test]
 fn what_was_told_is_all_that_a_dead_die_costs() {
     for setup in telling() {
@@ -196,7 +198,8 @@ fn what_was_told_is_all_that_a_dead_die_costs() {
     }
 }
 
-/// A line stays open while two checkpoints cut the log behind what was told of it: they tell it again.
+/// A line stays open while two checkpoints cut the log behind what was told of it: they tell it
+/// again.
 #[test]
 fn what_was_told_outlives_the_cut_of_the_log() {
     // Each flush of a discard writes a block of the log, and no data.
@@ -232,7 +235,8 @@ fn what_was_told_outlives_the_cut_of_the_log() {
     }
 }
 
-/// Whoever flushes each small write does not fill the log: each waits for a checkpoint where one is due.
+/// Whoever flushes each small write does not fill the log: each waits for a checkpoint where one is
+/// due.
 #[test]
 fn many_flushes_that_tell_find_room_in_the_log() {
     for setup in telling() {
