@@ -109,7 +109,8 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
             .word("wear_leveling", &WearLeveling::NAMES, args.wear_leveling)
             .number("wear_spread", args.wear_spread)
             .word("scrub", &Scrub::NAMES, args.scrub)
-            .time("scrub_interval", args.scrub_interval),
+            .time("scrub_interval", args.scrub_interval)
+            .switch("flush_records", args.flush_records),
     };
     args.out.give(&[drive.into()], || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }

@@ -144,6 +144,7 @@ fn a_target_that_is_found_has_the_settings_that_it_was_made_with() {
             "--limiter off: leave --limiter out to take it over (`flashlane lnvm knobs`",
         ),
         ("--active-pus 4", "--active-pus 2"),
+        ("--flush-records false", "--flush-records true"),
     ] {
         create(more).refused(2, &["a.img: the target on these PUs has", says, "-f"]);
     }

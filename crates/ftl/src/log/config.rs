@@ -171,6 +171,10 @@ pub struct LogConfig {
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
     pub borrow: bool,
+    /// A flush tells in the log, on two dies, what it has programmed. After a power cut the loss of
+    /// a die costs what was told of it then, and no other sector. Costs a log block for each flush.
+    #[serde(skip_serializing_if = "is_default")]
+    pub flush_records: bool,
     /// Most entries of the map in a shard of a checkpoint; 0: as many as one vector holds. For tests: small
     /// targets have many shards then.
     #[serde(skip_serializing_if = "is_default")]
@@ -207,6 +211,7 @@ impl Default for LogConfig {
             drainers: Drainers::Bound,
             completion_cores: 0,
             borrow: false,
+            flush_records: false,
             shard_entries: 0,
         }
     }

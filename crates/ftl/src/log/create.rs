@@ -58,11 +58,13 @@ const LINES_PER_BLOCK: u64 = 4;
 
 /// Segment pairs of the log: for [`LOG_BLOCKS`], or more where there are more than 4096 lines, within a
 /// two-hundredth of the chunks, at least 6 (one since the last checkpoint, one before, the current one,
-/// and what comes meanwhile).
-fn log_segments(shape: &Shape, ws_min: u32, good: u64, width: u32) -> u32 {
+/// and what comes meanwhile). Where flushes tell, each writes a block: four times as many, at least
+/// 8.
+fn log_segments(shape: &Shape, ws_min: u32, good: u64, width: u32, tells: bool) -> u32 {
     let blocks = LOG_BLOCKS.max(good / u64::from(width) / LINES_PER_BLOCK);
     let wanted = (blocks * u64::from(ws_min)).div_ceil(u64::from(shape.chunk_sectors));
-    wanted.min(good / 400).max(6) as u32
+    let (times, least) = if tells { (4, 8) } else { (1, 6) };
+    (times * wanted).min(times * good / 400).max(least) as u32
 }
 
 /// A lane that writes no more need not be two: 6 MiB, which MLC takes a third of a second for.
@@ -89,6 +91,13 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
     // Places too many for a log block are not recorded at all.
     let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(segment);
     (lines * line + shards * Record::SHARD_BYTES as u64).div_ceil(segment)
+}
+
+/// Segments that a checkpoint begins for what is told of lines that are open or being closed, four
+/// per pool: 12 bytes for each sector, and what headers and the ends of blocks take.
+fn told_segments(shape: &Shape, ws_min: u32) -> u64 {
+    let sectors = u64::from(shape.pus) * u64::from(shape.chunk_sectors);
+    (4 * sectors * 16).div_ceil(segment_bytes(shape, ws_min) as u64)
 }
 
 /// How a target divides what it has.
@@ -374,10 +383,11 @@ impl Layout {
         };
         let lanes = checkpoint_lanes(shape, good, shards * longest, per_copy);
         let per_copy = per_copy(lanes);
-        let log_segments = log_segments(shape, ws_min, good, width);
+        let log_segments = log_segments(shape, ws_min, good, width, c.flush_records);
         // The log reaches back over two checkpoints and the one that is being written, each of which
         // writes the records of all lines again.
         let carried = carried_segments(shape, ws_min, width, good / width as u64, shards);
+        let carried = carried + if c.flush_records { told_segments(shape, ws_min) } else { 0 };
         let meta_chunks = 2 * (log_segments as u64 + 3 * carried) + 2 + 3 * 2 * per_copy + 2;
         let mut layout = Layout {
             good_chunks: good,
@@ -570,7 +580,8 @@ impl HostFtl {
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let stored = Stored::new(&config, good.len() as u64, &shape, rings);
         let meta = layout.meta_chunks;
-        let ftl = HostFtl::build(cx, flash, stored, shape, layout, 1, Journal::new(uuid));
+        let journal = Journal::new(uuid, config.flush_records);
+        let ftl = HostFtl::build(cx, flash, stored, shape, layout, 1, journal);
         for (chunk, info) in &good_chunks(&*ftl.flash.device, &shape) {
             let mut p = ftl.pools.of_chunk(*chunk).lock();
             p.set_erases(*chunk, info.erases);
@@ -668,6 +679,7 @@ impl HostFtl {
             ),
             sections,
             drain: config.drain,
+            tells: config.flush_records,
             request_units: match config.drain {
                 Drain::Minimum => 1,
                 Drain::Large => (VECTOR_MAX as u32 / shape.unit).min(shape.pool_pus()) as usize,

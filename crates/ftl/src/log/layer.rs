@@ -146,6 +146,7 @@ impl Kind for HostFtlKind {
             c.completion_cores = cores;
         }
         c.borrow = asked.flag("borrow").unwrap_or(c.borrow);
+        c.flush_records = asked.flag("flush_records").unwrap_or(c.flush_records);
         refuse_idle(asked, &c);
         c.to_settings()
     }
@@ -154,9 +155,9 @@ impl Kind for HostFtlKind {
         (self.config)().to_settings()
     }
 
-    /// It keeps nothing in memory that a flush does not program.
+    /// It keeps nothing in memory that a flush does not program. A drive can lose a die.
     fn on_image(&self, settings: Settings) -> Settings {
-        settings
+        LogConfig { flush_records: true, ..config_of(self, &settings) }.to_settings()
     }
 
     fn check(&self, settings: &Settings) -> Result<(), String> {
@@ -180,6 +181,9 @@ impl Kind for HostFtlKind {
         }
         if c.scrub != ScrubConfig::default() {
             all["scrub"] = json!(c.scrub);
+        }
+        if c.flush_records {
+            all["flush_records"] = json!(true);
         }
         if c.layer() != PBLK.name || c.pu_budget != 1 {
             let switches = json!({
@@ -215,6 +219,9 @@ impl Kind for HostFtlKind {
         }
         if asked.scrub.mode != found.scrub.mode {
             return Some(("scrub", found.scrub.mode.name().into()));
+        }
+        if asked.flush_records != found.flush_records {
+            return Some(("flush_records", found.flush_records.to_string()));
         }
         // As it would be typed.
         let interval = found.scrub.interval.to_string().replace(' ', "");

@@ -160,6 +160,8 @@ pub struct HostFtl {
     drain: Drain,
     /// Write units in a request at most.
     request_units: usize,
+    /// The log tells what flushes have programmed.
+    tells: bool,
     channel_choice: ChannelChoice,
     in_ring_order: bool,
     full_ring_retry: bool,

@@ -59,6 +59,7 @@ enum Given {
     Number(u64),
     Word(&'static str),
     Time(Ns),
+    Switch(bool),
 }
 
 /// Settings of a target that somebody asked for, by their keys.
@@ -90,6 +91,11 @@ impl Options {
 
     pub fn time(mut self, key: &'static str, time: Option<Ns>) -> Options {
         self.given.extend(time.map(|time| (key, Given::Time(time))));
+        self
+    }
+
+    pub fn switch(mut self, key: &'static str, on: Option<bool>) -> Options {
+        self.given.extend(on.map(|on| (key, Given::Switch(on))));
         self
     }
 
@@ -147,8 +153,10 @@ impl Asked for Options {
     }
 
     fn flag(&self, key: &str) -> Option<bool> {
-        let _ = self.get(key);
-        None
+        match self.get(key)? {
+            Given::Switch(on) => Some(*on),
+            _ => None,
+        }
     }
 
     fn word(&self, key: &str, words: &[&'static str]) -> Option<usize> {

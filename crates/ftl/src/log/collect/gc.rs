@@ -800,6 +800,11 @@ impl HostFtl {
         if !mutant!("log.freed-unsettled") {
             self.settle_device(cx).await?;
         }
+        if self.tells && !mutant!("log.freed-untold") {
+            // What made their sectors garbage is behind the barrier, and told before they are gone.
+            self.wait_for_log(cx).await?;
+            self.tell();
+        }
         let mut at = self.journal.appended();
         for line in lines {
             let mut p = self.pools.of_line(*line).lock();

@@ -16,7 +16,7 @@ use crate::log::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, Runs, Shar
 use crate::log::front::SECTION;
 use crate::log::lines::NO_LINE;
 use crate::log::map::Entry;
-use crate::log::pool::LineState;
+use crate::log::pool::{LineState, Tell};
 use crate::log::slab::POISONED;
 use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
@@ -424,10 +424,10 @@ impl HostFtl {
     }
 
     /// Records that stay true although the log before this checkpoint is going to be cut: the
-    /// configuration, bad chunks, the ceiling, and every line there is (FORMAT.md, hole 21). Returns
-    /// their bytes.
+    /// configuration, bad chunks, the ceiling, every line there is, and what is told of open ones
+    /// (FORMAT.md, hole 21). Returns their bytes.
     fn carry_forward(&self) -> usize {
-        let mut bytes = 0;
+        let (mut bytes, mut told) = (0, 0);
         let mut append = |record: Record| {
             bytes += record.encoded_len();
             self.journal.append(record);
@@ -441,7 +441,7 @@ impl HostFtl {
             append(Record::Ceiling { stamp: self.stamp_ceiling().max(asked) });
         }
         for pool in self.pools.iter() {
-            let p = pool.lock();
+            let mut p = pool.lock();
             let none = usize::from(mutant!("log.retired-uncarried")) * p.retired_chunks.len();
             let none = none.max(mutant!("log.one-retired-uncarried").into());
             for chunk in p.retired_chunks.iter().copied().skip(none) {
@@ -472,8 +472,11 @@ impl HostFtl {
                     append(self.closed_record(line, sequence, &l.closing));
                 }
             }
+            for line in p.unsaid() {
+                told += self.tell_line(&mut p, line, Tell::Again);
+            }
         }
-        bytes
+        bytes + told
     }
 
     /// Keeps this checkpoint and the one before; gives up the one before that, and the log that

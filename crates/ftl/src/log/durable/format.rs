@@ -51,9 +51,16 @@ pub const SECTOR_BYTES: usize = 4096;
 /// in runs nor records of shards that an older checkpoint wrote.
 pub const MAJOR: u16 = 2;
 
-/// Minor version written. A larger one may add fields behind those known and record types; the
-/// stack opens such a target read-only.
-pub const MINOR: u16 = 0;
+/// Largest minor version known. A larger one may add fields behind those known and record types;
+/// the stack opens such a target read-only. Written is 0, so that programs of before go on with
+/// targets that have nothing newer.
+pub const MINOR: u16 = MINOR_TELLS;
+
+/// Minor version of the log blocks of a target whose flushes tell what they have programmed.
+const MINOR_TELLS: u16 = 1;
+
+/// Where the minor version lies in an envelope.
+const MINOR_AT: usize = 14;
 
 /// Largest stamp, sequence, id or counter that a mount goes on from. Each has 60 bits in some
 /// out-of-band record, and what is above leaves no room for a life (2^50 stamps are 13 days).
@@ -214,7 +221,7 @@ pub fn identify(bytes: &[u8]) -> Option<Section> {
 /// Was this block, which decoded without error, written by a later minor version? Then the target
 /// opens read-only: it may rest on something this version doesn't know.
 pub fn is_newer_minor(bytes: &[u8]) -> bool {
-    let minor = bytes.get(14..).and_then(|rest| rest.first_chunk::<2>());
+    let minor = bytes.get(MINOR_AT..).and_then(|rest| rest.first_chunk::<2>());
     minor.is_some_and(|minor| u16::from_le_bytes(*minor) > MINOR)
 }
 
@@ -222,6 +229,7 @@ pub fn is_newer_minor(bytes: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Envelope {
     uuid: Uuid,
+    minor: u16,
     /// Bytes that the CRC covers, counted from the block's first byte.
     length: usize,
 }
@@ -241,7 +249,7 @@ fn open_block(section: Section, uuid: &Uuid, capacity: usize) -> Vec<u8> {
     put_u32(&mut out, section.magic());
     put_u64(&mut out, 0);
     out.extend_from_slice(&MAJOR.to_le_bytes());
-    out.extend_from_slice(&MINOR.to_le_bytes());
+    out.extend_from_slice(&0u16.to_le_bytes());
     out.extend_from_slice(uuid);
     debug_assert_eq!(out.len(), ENVELOPE_BYTES);
     out
@@ -286,8 +294,7 @@ fn check_envelope(bytes: &[u8], section: Section, least: usize) -> Result<Envelo
     if crc != stored {
         return Err(FormatError::Crc { section, offset: 8, expected: stored, found: crc });
     }
-    let major = at.u16()?;
-    at.u16()?;
+    let (major, minor) = (at.u16()?, at.u16()?);
     if major > MAJOR {
         return Err(FormatError::NewerMajor { section, found: major, known: MAJOR });
     }
@@ -299,7 +306,7 @@ fn check_envelope(bytes: &[u8], section: Section, least: usize) -> Result<Envelo
             found: 0,
         });
     }
-    Ok(Envelope { uuid: at.bytes()?, length })
+    Ok(Envelope { uuid: at.bytes()?, minor, length })
 }
 
 fn put_u32(out: &mut Vec<u8>, value: u32) {

@@ -63,6 +63,8 @@ pub(in crate::log) struct JournalState {
 pub(in crate::log) struct Journal {
     pub(in crate::log) uuid: Uuid,
     pub(in crate::log) generation: u32,
+    /// Flushes tell what they have programmed: its blocks say so.
+    tells: bool,
     state: Mutex<JournalState>,
     contended: Contended,
     progress: Notify,
@@ -94,14 +96,14 @@ pub(in crate::log) fn segment_bytes(shape: &Shape, ws_min: u32) -> usize {
 
 impl Journal {
     /// The log of a new target.
-    pub(in crate::log) fn new(uuid: Uuid) -> Journal {
-        Journal::resume(uuid, 1, VecDeque::new(), (1, 1), 0)
+    pub(in crate::log) fn new(uuid: Uuid, tells: bool) -> Journal {
+        Journal::resume((uuid, tells), 1, VecDeque::new(), (1, 1), 0)
     }
 
     /// The log that recovery found: its pairs, the next record's sequence and the next pair's id, the
     /// highest counter of an anchor. [`HostFtl::renew_log`] comes before anything else.
     pub(in crate::log) fn resume(
-        uuid: Uuid,
+        (uuid, tells): (Uuid, bool),
         generation: u32,
         segments: VecDeque<Segment>,
         (next_sequence, next_segment): (u64, u64),
@@ -110,6 +112,7 @@ impl Journal {
         Journal {
             uuid,
             generation,
+            tells,
             state: Mutex::new(JournalState {
                 pending: VecDeque::new(),
                 first_pending: next_sequence,
@@ -434,6 +437,7 @@ impl HostFtl {
             sectors: self.block_sectors(),
             first_sequence: s.first_pending,
             segment: s.segments.back().map_or(0, |p| p.pair.id),
+            tells: self.journal.tells,
         };
         let mut block = LogBlockBuilder::new(header);
         if let Some(previous) = self.link_back(s) {
@@ -584,6 +588,7 @@ impl HostFtl {
             sectors,
             first_sequence,
             segment: pair.id,
+            tells: self.journal.tells,
         });
         for record in records {
             block.push(record).expect("sized for all of them");

@@ -408,14 +408,26 @@ impl HostFtl {
         if !mutant!("log.flush-without-data") {
             self.wait_safe(cx, &to, true).await?;
         }
+        let records = match self.tells {
+            true => self.tell_flushed(cx).await?,
+            false => discards,
+        };
         if !mutant!("log.flush-without-discards") {
-            self.commit(cx, discards).await?;
+            let untold = mutant!("log.flush-untold");
+            self.commit(cx, if untold { discards } else { records }).await?;
         }
         if !mutant!("log.flush-leaves-device-cache") {
             self.outlive_host(cx).await?;
         }
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
         self.check_writable()
+    }
+
+    /// Has the log tell what is programmed. Returns the position up to which it has to be durable.
+    async fn tell_flushed(&self, cx: &Cx) -> Result<u64, BlockError> {
+        self.wait_for_log(cx).await?;
+        self.tell();
+        Ok(self.journal.appended())
     }
 
     /// What the device has survives the end of its host (a drive in an image) and of the power (a write

@@ -8,7 +8,7 @@
 use crate::block::BlockResult;
 use crate::log::HostFtl;
 use crate::log::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use crate::log::pool::{LineState, Place, PoolState, Spot};
+use crate::log::pool::{LineState, Place, PoolState, Spot, Tell};
 use crate::log::unit::Released;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
@@ -45,7 +45,15 @@ impl HostFtl {
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
-        self.pools.of_line(line).lock().closed(line, places.clone());
+        {
+            let mut p = self.pools.of_line(line).lock();
+            // The part of the closing metadata that says what a unit holds may be on that unit's
+            // die.
+            if !mutant!("log.closed-untold") {
+                self.tell_line(&mut p, line, Tell::Closing);
+            }
+            p.closed(line, places.clone(), self.tells);
+        }
         self.pool_moved(cx);
         // What its failed chunks held goes out again, and its closing metadata does not name it: until
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
@@ -58,11 +66,11 @@ impl HostFtl {
             false => self.settle_device(cx).await,
         };
         let mut p = self.pools.of_line(line).lock();
-        let l = p.line_mut(line);
+        let l = p.line(line);
         if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {
             // Durable with the next commit; until then recovery scans the line.
             self.journal.append(self.closed_record(line, sequence, &places));
-            l.logged = true;
+            p.logged(line);
         }
         drop(p);
         self.pool_changed.wake(cx);

@@ -8,7 +8,9 @@
 //! Never: talks to the medium (that is `open`, `drain` and `gc`).
 
 use crate::log::close::{OpenPair, PairStep};
-use crate::log::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use crate::log::format::{
+    LBA_LIMIT, LBA_NONE, PACKED_BYTES, Record, closing_sectors, pack_entry, unpack_entry,
+};
 use crate::log::scrub::Decay;
 use crate::log::unit::{Released, UNITS_INLINE, Unit};
 use flashlane_base::{OOB_BYTES, mutant};
@@ -62,6 +64,9 @@ pub(in crate::log) struct Line {
     pub(in crate::log) wear: u64,
     /// What reads of it met.
     pub(in crate::log) decay: Decay,
+    /// Where flushes tell what they have programmed: the entries of a closed line that the log does
+    /// not call closed yet.
+    pub(in crate::log) unlogged: Entries,
     pub(in crate::log) open: Option<Box<OpenLine>>,
 }
 
@@ -83,12 +88,16 @@ impl Line {
         frontier: Vec::new(),
         wear: 0,
         decay: Decay::NONE,
+        unlogged: Vec::new(),
         open: None,
     };
 }
 
-/// Entries of an open line in stripe order, and where each chunk goes on (`None`: nowhere).
-pub(in crate::log) type OpenParts = (Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>);
+/// (lba, stamp) of every sector of a line, in stripe order.
+pub(in crate::log) type Entries = Vec<[u8; PACKED_BYTES]>;
+
+/// Entries of an open line, and where each chunk goes on (`None`: nowhere).
+pub(in crate::log) type OpenParts = (Entries, Vec<Option<u32>>);
 
 /// A line as recovery found it.
 pub(in crate::log) struct Restored {
@@ -109,6 +118,8 @@ pub(in crate::log) struct OpenChunk {
     /// Next sector to give out, next sector to complete.
     pub(in crate::log) next: u32,
     pub(in crate::log) done: u32,
+    /// Up to here the log tells what the chunk holds.
+    told: u32,
     pub(in crate::log) alive: bool,
     /// Units that have ended before one in front of them, with their first sectors: where several
     /// programs of a PU are in flight, whoever submitted them may hear of them in any order.
@@ -130,18 +141,14 @@ pub(in crate::log) struct OpenLine {
     /// Units given out whose end is not yet in the map: a line closes only without any.
     pub(in crate::log) in_flight: u32,
     /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
-    pub(in crate::log) entries: Vec<[u8; PACKED_BYTES]>,
+    pub(in crate::log) entries: Entries,
     pub(in crate::log) causes: [u32; Cause::ALL.len()],
     /// Its closing metadata is being built.
     closing_began: bool,
 }
 
 impl OpenLine {
-    fn new(
-        shape: &Shape,
-        chunks: Vec<OpenChunk>,
-        entries: Vec<[u8; PACKED_BYTES]>,
-    ) -> Box<OpenLine> {
+    fn new(shape: &Shape, chunks: Vec<OpenChunk>, entries: Entries) -> Box<OpenLine> {
         let alive = chunks.iter().filter(|c| c.alive);
         Box::new(OpenLine {
             cursor: 0,
@@ -165,6 +172,17 @@ pub(in crate::log) struct Spot {
     pub(in crate::log) chunk: u32,
     pub(in crate::log) pu: u32,
     pub(in crate::log) sector: u32,
+}
+
+/// Which of a line's units are told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::log) enum Tell {
+    /// What has been programmed, and told by nobody.
+    New,
+    /// All of that.
+    Again,
+    /// What nobody has told of a line that is full, padding and metadata, too.
+    Closing,
 }
 
 /// Chunks that are to take a data unit each.
@@ -270,7 +288,9 @@ pub(in crate::log) struct PoolState {
     /// Sequence of the next line, over all pools.
     next_sequence: Arc<AtomicU64>,
     /// Memory of the next open line's entries.
-    spare_entries: Vec<[u8; PACKED_BYTES]>,
+    spare_entries: Entries,
+    /// Lines that hold data of which neither closing metadata nor `freed` speaks.
+    unsaid: Vec<u32>,
     /// Chunks that are never used again.
     pub(in crate::log) retired_chunks: Vec<u32>,
     /// Programmed sectors by cause, and erases: counted where positions are given out.
@@ -308,6 +328,7 @@ impl PoolState {
             rotation: 0,
             next_sequence,
             spare_entries: Vec::new(),
+            unsaid: Vec::new(),
             retired_chunks: Vec::new(),
             programmed: [0; Cause::ALL.len()],
             erases_total: 0,
@@ -513,6 +534,7 @@ impl PoolState {
         let chunks = chunks.iter().map(|c| OpenChunk::new(&shape, *c, Some(0))).collect();
         line.wear = wear;
         line.open = Some(OpenLine::new(&shape, chunks, entries));
+        self.unsaid.push(id);
     }
 
     /// A line that recovery found; [`PoolState::restored`] follows the last one.
@@ -542,8 +564,12 @@ impl PoolState {
             frontier: found.frontier,
             wear,
             decay: Decay::NONE,
+            unlogged: Vec::new(),
             open,
         };
+        if !self.line(id).logged {
+            self.unsaid.push(id);
+        }
     }
 
     /// All lines are restored: the other ids are free.
@@ -829,15 +855,96 @@ impl PoolState {
         }
     }
 
-    /// The closing metadata is on the medium (or could not be written): the line is closed.
-    pub(in crate::log) fn closed(&mut self, line: u32, places: Vec<Place>) {
+    /// The closing metadata is on the medium (or could not be written): the line is closed. `keep`
+    /// its entries until [`PoolState::logged`].
+    pub(in crate::log) fn closed(&mut self, line: u32, places: Vec<Place>, keep: bool) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closing);
         l.state = LineState::Closed;
         l.closing = places;
-        if let Some(open) = l.open.take() {
-            self.spare_entries = open.entries;
+        match l.open.take() {
+            Some(open) if keep => l.unlogged = open.entries,
+            Some(open) => self.spare_entries = open.entries,
+            None => {}
         }
+    }
+
+    /// `closed` is in the log.
+    pub(in crate::log) fn logged(&mut self, line: u32) {
+        let l = self.line_mut(line);
+        l.logged = true;
+        let entries = std::mem::take(&mut l.unlogged);
+        if !entries.is_empty() {
+            self.spare_entries = entries;
+        }
+        self.unsaid.retain(|unsaid| *unsaid != line);
+    }
+
+    /// Lines whose units the log has to tell.
+    pub(in crate::log) fn unsaid(&self) -> Vec<u32> {
+        self.unsaid.clone()
+    }
+
+    /// Records of what units of a line hold, `most` sectors in each at most.
+    pub(in crate::log) fn tell(&mut self, id: u32, what: Tell, most: u32) -> Vec<Record> {
+        let shape = self.shape;
+        let line = self.line_mut(id);
+        let (sequence, chunks) = (line.sequence, line.chunks.clone());
+        let is_open = line.open.is_some();
+        let mut out = Vec::new();
+        for (at, chunk) in chunks.iter().enumerate() {
+            let mut units: SmallVec<[u32; 64]> = SmallVec::new();
+            let (entries, told) = match line.open.as_mut() {
+                Some(open) => {
+                    let c = &mut open.chunks[at];
+                    let told = c.told;
+                    let (from, to) = match what {
+                        Tell::Closing => (0, shape.chunk_sectors),
+                        // Of a failed unit sectors may stay that are behind `done`.
+                        _ if !c.alive => (0, c.next),
+                        Tell::New => (told, c.done),
+                        Tell::Again => (0, c.done),
+                    };
+                    let early = c.early.iter().map(|(first, _)| *first);
+                    units.extend((from..to).step_by(shape.unit as usize).chain(early));
+                    c.told = to.max(told);
+                    (&open.entries, told)
+                }
+                None if what == Tell::Again => {
+                    units.extend((0..shape.chunk_sectors).step_by(shape.unit as usize));
+                    (&line.unlogged, 0)
+                }
+                None => continue,
+            };
+            for sector in units {
+                let i = PoolState::entry_index(&shape, chunks.len(), at, sector);
+                let Some(unit) = entries.get(i..i + shape.unit as usize) else { continue };
+                let has_data = unit.iter().any(|entry| unpack_entry(entry).0 < LBA_LIMIT);
+                // Of an open line what holds no data need not be told, of a closed one all must be.
+                let is_wanted = match what {
+                    Tell::Closing => sector >= told || !has_data,
+                    Tell::New => sector >= told && has_data,
+                    Tell::Again => has_data || !is_open,
+                };
+                if !is_wanted {
+                    continue;
+                }
+                match out.last_mut() {
+                    Some(Record::Written { chunk: c, sector: first, entries, .. })
+                        if *c == *chunk
+                            && *first + entries.len() as u32 == sector
+                            && entries.len() as u32 + shape.unit <= most =>
+                    {
+                        entries.extend_from_slice(unit);
+                    }
+                    _ => {
+                        let (line, chunk, entries) = (id, *chunk, unit.to_vec());
+                        out.push(Record::Written { line, sequence, chunk, sector, entries });
+                    }
+                }
+            }
+        }
+        out
     }
 
     /// Takes a closed line for collection.
@@ -868,6 +975,8 @@ impl PoolState {
         assert_eq!(l.state, LineState::Freeing);
         l.state = LineState::Free;
         let (chunks, retire) = (std::mem::take(&mut l.chunks), std::mem::take(&mut l.retire));
+        l.unlogged = Vec::new();
+        self.unsaid.retain(|unsaid| *unsaid != line);
         self.free_lines.push(line);
         for (chunk, dirty) in chunks.into_iter().zip(dirty) {
             if retire.contains(&chunk) && !mutant!("log.bad-chunk-reused") {
@@ -949,6 +1058,7 @@ impl OpenChunk {
             pu: chunk / shape.chunks_per_pu,
             next: at,
             done: at,
+            told: 0,
             alive: next.is_some(),
             early: Vec::new(),
             window: VecDeque::new(),

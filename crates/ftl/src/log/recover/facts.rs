@@ -4,9 +4,10 @@
 //! some of them are repeated (carried records); numbers that lie outside the target are damage, never
 //! an index. Never: reads the medium.
 
-use super::super::format::{COUNT_MAX, Extent, LogEntry, Record};
+use super::super::format::{COUNT_MAX, Extent, LogEntry, PACKED_BYTES, Record};
 use super::super::pool::Shape;
 use super::history::History;
+use super::scan::Place;
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,10 +67,15 @@ pub(super) struct Event {
     pub(super) stamp: u64,
 }
 
+/// What the log tells of a line's units: the entries of each, by its place.
+pub(super) type Written = BTreeMap<Place, Vec<[u8; PACKED_BYTES]>>;
+
 #[derive(Default)]
 pub(super) struct Facts {
     pub(super) lines: BTreeMap<u32, Told>,
     freed: BTreeSet<u64>,
+    /// By the line's sequence: `opened` may have been cut off, and follow as a carried record.
+    pub(super) written: BTreeMap<u64, Written>,
     pub(super) retired: BTreeSet<u32>,
     pub(super) ceiling: u64,
     pub(super) config: Vec<u8>,
@@ -143,9 +149,16 @@ impl Facts {
             Record::Freed { line, sequence } => {
                 self.saw_line(sequence);
                 self.freed.insert(sequence);
+                self.written.remove(&sequence);
                 if self.line(line, sequence).is_some() {
                     self.lines.remove(&line);
                 }
+            }
+            Record::Written { sequence, chunk, sector, entries, .. } => {
+                let unit = shape.unit as usize;
+                let units = (sector..).step_by(unit).zip(entries.chunks(unit));
+                let written = self.written.entry(sequence).or_default();
+                written.extend(units.map(|(sector, unit)| ((chunk, sector), unit.to_vec())));
             }
             Record::Retired { .. } if mutant!("log.retired-forgotten") => {}
             Record::Retired { chunk } => drop(self.retired.insert(chunk)),
@@ -244,6 +257,12 @@ fn is_inside(record: &Record, shape: &Shape) -> bool {
         Record::Freed { line, sequence } => chunk(line) && *sequence <= COUNT_MAX,
         Record::Frontier { line, .. } => chunk(line),
         Record::Retired { chunk: c } => chunk(c),
+        Record::Written { line, sequence, chunk: c, sector, entries } => {
+            let count = entries.len() as u32;
+            let units = sector.is_multiple_of(shape.unit) && count.is_multiple_of(shape.unit);
+            let at = Extent { chunk: *c, sector: *sector, count };
+            chunk(line) && *sequence <= COUNT_MAX && units && extent(&at)
+        }
         Record::Ceiling { stamp }
         | Record::Discarded { stamp, .. }
         | Record::Poisoned { stamp, .. } => *stamp <= COUNT_MAX,

@@ -52,7 +52,8 @@ pub struct MountOptions {
     /// Write nothing: the map is built, reads work, everything else is refused.
     pub read_only: bool,
     /// Mount writable although units behind the frontier can't be read: every sector that may have
-    /// been in them in a newer copy is an error until it is written or discarded.
+    /// been in them in a newer copy is an error until it is written or discarded. Where the log
+    /// tells what they held that is those sectors, else all that may be older.
     pub accept_lost: bool,
     /// Mount although both checkpoints are unreadable: discarded sectors may come back.
     pub undo_discards: bool,
@@ -294,7 +295,7 @@ impl HostFtl {
             is_begun: true,
         });
         let journal = Journal::resume(
-            history.uuid,
+            (history.uuid, stored.config.flush_records),
             history.generation + u32::from(!mutant!("log.generation-stands")),
             segments.collect(),
             (history.next_sequence(), history.last_pair + 1),
@@ -470,16 +471,17 @@ impl HostFtl {
             by_age.sort_by_key(|l| l.told.sequence);
             let (older, replayed): (Vec<&Found>, Vec<&Found>) =
                 by_age.into_iter().partition(|l| l.told.sequence < first_line);
-            // No stamp of what is lost in them is larger.
-            let mut bound = 0;
+            // No stamp of what is lost in them, and nothing tells of, is larger.
+            let mut bound = None;
+            let bound_of = |line: &Found| line.told.bound.unwrap_or(facts.ceiling);
             for line in &replayed {
                 let ahead = ahead.remove(&line.id);
-                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                let content = self.read_line(cx, &reader, (facts, line), ahead, true).await;
                 let lbas = content.entries.iter().map(|entry| unpack_entry(entry).0);
                 replay.note_conflicts(lbas, &mut asked);
                 note(report, &content);
                 if !content.lost.is_empty() {
-                    bound = bound.max(line.told.bound.unwrap_or(facts.ceiling));
+                    bound = bound.max(Some(bound_of(line)));
                 }
                 if line.told.closed.is_none() {
                     contents.insert(line.id, content);
@@ -489,11 +491,11 @@ impl HostFtl {
             let mut without_stamps = Vec::new();
             for line in older.iter().filter(|l| asked.contains(&l.told.sequence)) {
                 let ahead = ahead.remove(&line.id);
-                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                let content = self.read_line(cx, &reader, (facts, line), ahead, false).await;
                 if !mutant!("log.older-stamps-unread") {
                     replay.give_stamps(&line.told.chunks, &content);
                 }
-                replay.bound_stamps(&content.lost, line.told.bound.unwrap_or(facts.ceiling));
+                replay.bound_stamps(&content.lost, bound_of(line));
                 without_stamps.extend(content.lost);
             }
             clock.step(cx, report, "stamps of older lines");
@@ -501,21 +503,24 @@ impl HostFtl {
                 match contents.get(&line.id) {
                     Some(content) => replay.claim_line(&line.told.chunks, content),
                     None => {
-                        let content = reader.read(cx, &line.told, &line.spans, None).await;
+                        let content = self.read_line(cx, &reader, (facts, line), None, true).await;
                         replay.claim_line(&line.told.chunks, &content);
                         // The medium may have failed since it was read above.
-                        let lost =
-                            content.lost.iter().filter(|unit| !report.lost_units.contains(unit));
-                        let lost: Vec<Place> = lost.copied().collect();
-                        if !lost.is_empty() && !mutant!("log.lost-since-forgotten") {
-                            bound = bound.max(line.told.bound.unwrap_or(facts.ceiling));
-                            report.lost_units.extend(lost);
+                        let is_new = |unit: &&Place| !report.lost_units.contains(unit);
+                        let [lost, told] = [&content.lost, &content.told].map(|units| {
+                            units.iter().filter(is_new).copied().collect::<Vec<Place>>()
+                        });
+                        if !mutant!("log.lost-since-forgotten") {
+                            if !lost.is_empty() {
+                                bound = bound.max(Some(bound_of(line)));
+                            }
+                            report.lost_units.extend(lost.into_iter().chain(told));
                         }
                     }
                 }
             }
             replay.claim_records(&discards, &poisons);
-            if !report.lost_units.is_empty() && !mutant!("log.lost-units-older") {
+            if let Some(bound) = bound.filter(|_| !mutant!("log.lost-units-older")) {
                 replay.poison_older(bound);
             }
             if replay.contested() > 0 {
@@ -537,7 +542,8 @@ impl HostFtl {
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
             if let Entry::Vacant(place) = contents.entry(line.id) {
                 let ahead = ahead.remove(&line.id);
-                let mut content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                let read = self.read_line(cx, &reader, (facts, line), ahead, false);
+                let mut content = read.await;
                 // The map has what they hold already. Their closing metadata gets it from there,
                 // for what is gone: so that no older copy comes back in a later life, either.
                 replay::entries_of_map(self, &line.spans, &mut content, facts.ceiling);
@@ -546,6 +552,25 @@ impl HostFtl {
             }
         }
         Ok(contents)
+    }
+
+    /// What a line holds; `replayed`: no checkpoint speaks of it.
+    async fn read_line(
+        &self,
+        cx: &Cx,
+        reader: &Rc<Reader>,
+        (facts, line): (&Facts, &Found),
+        ahead: Option<Ahead>,
+        replayed: bool,
+    ) -> Content {
+        let mut content = reader.read(cx, &line.told, &line.spans, ahead).await;
+        if self.tells {
+            let written = facts.written.get(&line.told.sequence);
+            // A closed line may have been told of in a part of the log that is cut.
+            let all = replayed && line.told.closed.is_none();
+            content.take_told(reader, &line.spans, written, all);
+        }
+        content
     }
 
     fn reader(&self, ceiling: u64) -> Reader {
@@ -589,6 +614,10 @@ impl HostFtl {
             }
         }
         self.pools.iter().for_each(|pool| pool.lock().restored());
+        if !freed.is_empty() {
+            // As before any other line is freed.
+            self.tell();
+        }
         let mut record = 0;
         for line in &freed {
             let sequence = line.told.sequence;
@@ -674,6 +703,11 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
             false if i == 0 => (furthest + shape.unit + first).min(shape.chunk_sectors),
             false => (furthest + shape.unit).min(shape.chunk_sectors),
         };
+        let written = facts.written.get(&told.sequence);
+        let told_end = |chunk: u32| {
+            let units = written.and_then(|w| w.range((chunk, 0)..=(chunk, u32::MAX)).next_back());
+            units.map_or(0, |((_, sector), _)| sector + shape.unit)
+        };
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
             let pointer = survey.pointer(*chunk);
@@ -683,8 +717,8 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
                 Some(end) if mutant!("log.frontier-shrinks") => end.min(pointer),
                 Some(end) => end,
                 // It was offline when this mount began. It was written as far as the others, and a
-                // unit that was on its way.
-                None if is_offline && pointer == 0 => reach(i),
+                // unit that was on its way; at least as far as the log tells.
+                None if is_offline && pointer == 0 => reach(i).max(told_end(*chunk)),
                 None => pointer,
             };
             let is_gone = is_offline || end > pointer;
@@ -713,7 +747,7 @@ fn note(report: &mut Recovery, content: &Content) {
         false => report.lines_replayed += 1,
     }
     report.torn_units.extend(&content.torn);
-    report.lost_units.extend(&content.lost);
+    report.lost_units.extend(content.lost.iter().chain(&content.told));
 }
 
 /// A line as the pool is to have it.

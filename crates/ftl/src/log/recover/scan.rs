@@ -10,15 +10,16 @@
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Uuid, pack_entry,
+    unpack_entry,
 };
 use super::super::pool::{PoolState, Shape};
-use super::facts::Told;
+use super::facts::{Told, Written};
 use super::survey::first_program;
 use crate::patience::read_again;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, ChunkState};
 use flashlane_rt::{Cx, Join};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 const NOTHING: [u8; PACKED_BYTES] = pack_entry(LBA_NONE, 0);
@@ -39,8 +40,52 @@ pub(super) struct Content {
     pub(super) torn: Vec<Place>,
     /// Units behind it that can't be.
     pub(super) lost: Vec<Place>,
+    /// Units that can't be, of which the log tells what they held.
+    pub(super) told: Vec<Place>,
     /// It was scanned: there is no closing metadata, or some of it is damaged.
     pub(super) scanned: bool,
+}
+
+impl Content {
+    /// What the log tells of lost units: their sectors take part in the order, and reads of them
+    /// fail. `all`: a unit of which neither it nor closing metadata tells was never flushed, so it
+    /// is no loss.
+    pub(super) fn take_told(
+        &mut self,
+        reader: &Reader,
+        spans: &[Span],
+        written: Option<&Written>,
+        all: bool,
+    ) {
+        let unit = reader.shape.unit as usize;
+        let column: BTreeMap<u32, usize> = spans.iter().map(|s| s.chunk).zip(0..).collect();
+        for place in std::mem::take(&mut self.lost) {
+            let first =
+                PoolState::entry_index(&reader.shape, spans.len(), column[&place.0], place.1);
+            let entries = &mut self.entries[first..first + unit];
+            let told = written.and_then(|written| written.get(&place));
+            match told.filter(|_| !mutant!("log.told-is-untold")) {
+                // A sound part of damaged closing metadata speaks of all of it.
+                _ if entries.iter().all(|entry| *entry != NOTHING) => {}
+                Some(told) => {
+                    let mut has_data = false;
+                    for (i, (entry, told)) in (first..).zip(entries.iter_mut().zip(told)) {
+                        let (lba, stamp) = unpack_entry(told);
+                        has_data |= lba < LBA_LIMIT;
+                        if *entry == NOTHING && reader.is_ours(lba, stamp) {
+                            *entry = *told;
+                            self.unverified.insert(i as u32);
+                        }
+                    }
+                    if has_data {
+                        self.told.push(place);
+                    }
+                }
+                None if all => self.torn.push(place),
+                None => self.lost.push(place),
+            }
+        }
+    }
 }
 
 /// A chunk of a line that is scanned.
@@ -395,6 +440,10 @@ impl Reader {
     /// Can it be the record of a user's sector? (FORMAT.md, hole 13)
     fn is_plausible(&self, oob: &[u8; OOB_BYTES]) -> bool {
         let (lba, stamp, _) = Oob::decode_raw(oob);
+        self.is_ours(lba, stamp)
+    }
+
+    fn is_ours(&self, lba: u64, stamp: u64) -> bool {
         lba < self.capacity
             && ((1..=self.ceiling).contains(&stamp) || mutant!("log.implausible-taken"))
     }

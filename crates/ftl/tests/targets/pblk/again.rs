@@ -281,7 +281,8 @@ fn an_unknown_record_is_a_later_versions() {
     medium.read_only();
 }
 
-/// Raises a byte of the version of all anchors, or of all copies of the newest block.
+/// Raises a byte of the version above what is known, in all anchors or all copies of the newest
+/// block.
 fn newer(medium: &Medium, in_log: bool, byte: usize) {
     let log = medium.log();
     let newest = log.last().expect("a log").first_sequence;
@@ -292,7 +293,7 @@ fn newer(medium: &Medium, in_log: bool, byte: usize) {
     assert!(places.len() >= 2);
     for (at, length) in places {
         medium.rewrite(at, |bytes| {
-            bytes[byte] += 1;
+            bytes[byte] += 2;
             let crc = flashlane_base::crc32c(&bytes[8..length]);
             bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         });

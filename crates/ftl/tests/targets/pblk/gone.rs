@@ -111,6 +111,147 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
+/// The same targets, and one whose lines have a chunk each: nothing else says how far a dead one
+/// was written. What flushes have programmed is told in the log.
+fn telling() -> impl Iterator<Item = Setup> {
+    let narrow = pblk().with(|s| s.config.active_pus = 1);
+    both().into_iter().chain([narrow]).map(|setup| setup.with(|s| s.config.flush_records = true))
+}
+
+/// A target that has lived as a seed says: writes of all ages, flushes and collections between
+/// them, then writes that nobody has flushed. What each sector may be: what was flushed, or written
+/// since.
+fn lived_by_chance(setup: &Setup, seed: u64) -> (Medium, BTreeMap<u64, Vec<u64>>) {
+    let bench = Medium::new(setup.clone()).create();
+    let mut rng = Rng::stream(seed, "test.telling", 0);
+    let mut may_be: BTreeMap<u64, Vec<u64>> = (0..USED).map(|lba| (lba, vec![0])).collect();
+    let flush_in = 4 << rng.below(7);
+    for version in 1..200 + rng.below(800) {
+        let n = 1 + rng.below(12);
+        let range = if rng.below(3) > 0 { USED / 8 } else { USED - n };
+        let lba = rng.below(range);
+        match rng.below(20) {
+            0 => {
+                bench.discard(lba, n);
+                (lba..lba + n).for_each(|lba| may_be.entry(lba).or_default().push(0));
+            }
+            1 => _ = bench.gc_once(),
+            _ => {
+                bench.write(lba, n as u32, version);
+                (lba..lba + n).for_each(|lba| may_be.entry(lba).or_default().push(version));
+            }
+        }
+        if rng.below(flush_in) == 0 {
+            bench.flush();
+            may_be.values_mut().for_each(|versions| _ = versions.drain(..versions.len() - 1));
+        }
+    }
+    (bench.cut(), may_be)
+}
+
+/// Every sector is one of what it may be, or an error. Returns those that are errors.
+fn errors_among(bench: &Bench, may_be: &BTreeMap<u64, Vec<u64>>) -> BTreeSet<u64> {
+    let lost = |(lba, versions): &(&u64, &Vec<u64>)| bench.version(**lba, versions).is_none();
+    may_be.iter().filter(lost).map(|(lba, _)| *lba).collect()
+}
+
+/// A die is dead at the mount after a cut. What flushes told of it is lost, and what checkpoints
+/// and collections relied on; everything else is there, nothing is older, and the next mounts say
+/// the same.
+#[test]
+fn what_was_told_is_all_that_a_dead_die_costs() {
+    for setup in telling() {
+        let (mut lost, mut refused) = (0, 0);
+        const SEEDS: u64 = 24;
+        for seed in 0..SEEDS {
+            let (medium, may_be) = lived_by_chance(&setup, seed);
+            // A mount before that may have been cut, or have come to its end.
+            if seed % 3 == 0
+                && let stop = Some(Stop::Before(20 * seed))
+                && let Up::Running(bench) = medium.mount_until(MountOptions::default(), stop)
+            {
+                bench.cut();
+            }
+            medium.kill_die(seed as u32 % 4);
+            // Where nothing that counted is lost there is nothing to refuse.
+            let bench = match medium.mount(MountOptions::default()) {
+                Ok(bench) => bench,
+                Err(_) => {
+                    refused_twice(&medium);
+                    refused += 1;
+                    medium.mount(options(|o| o.accept_lost = true)).expect("as asked for")
+                }
+            };
+            let errors = errors_among(&bench, &may_be);
+            assert_eq!(errors, said(&bench).into_iter().filter(|lba| *lba < USED).collect());
+            lost += errors.len() as u64;
+            // Cut again before anything is closed, and stopped.
+            let bench = bench.cut().mounted();
+            assert_eq!(errors_among(&bench, &may_be), errors, "seed {seed}");
+            let bench = bench.shut_down().mounted();
+            assert_eq!(errors_among(&bench, &may_be), errors, "seed {seed}");
+            assert_eq!(bench.ssd.counters().violations, 0);
+        }
+        assert!(refused > SEEDS / 2, "{refused} of {SEEDS} mounts refused");
+        let all = SEEDS * USED;
+        assert!((1..all * 2 / 5).contains(&lost), "{lost} of {all} sectors: a die has a fourth");
+    }
+}
+
+/// A line stays open while two checkpoints cut the log behind what was told of it: they tell it
+/// again.
+#[test]
+fn what_was_told_outlives_the_cut_of_the_log() {
+    // Each flush of a discard writes a block of the log, and no data.
+    let until_checkpoints = |bench: &Bench, next: &mut u64, more: u64| {
+        let newest = || bench.medium.checkpoints().first().map_or(0, |c| c.0);
+        let before = newest();
+        while newest() < before + more {
+            bench.discard(*next, 1);
+            bench.flush();
+            *next += 1;
+        }
+    };
+    for setup in telling() {
+        for pu in 0..4 {
+            let bench = lived(&setup, 0);
+            let mut next = USED + 100;
+            for lba in (next..next + 600).step_by(8) {
+                bench.write(lba, 8, 1);
+            }
+            until_checkpoints(&bench, &mut next, 1);
+            // To lines that were opened since: the next two checkpoints close none of them.
+            for lba in (0..USED).step_by(8) {
+                bench.write(lba, 8, 90);
+            }
+            bench.flush();
+            until_checkpoints(&bench, &mut next, 2);
+            let medium = bench.cut();
+            medium.kill_die(pu);
+            let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+            let errors = errors(&bench).len() as u64;
+            assert!((1..USED * 2 / 5).contains(&errors), "{errors} of {USED} sectors");
+        }
+    }
+}
+
+/// Whoever flushes each small write does not fill the log: each waits for a checkpoint where one is
+/// due.
+#[test]
+fn many_flushes_that_tell_find_room_in_the_log() {
+    for setup in telling() {
+        let bench = Medium::new(setup.untimed()).create();
+        bench.set_gc(true);
+        for version in 1..3000 {
+            bench.write(version * 7 % USED, 1, version);
+            bench.flush();
+        }
+        let bench = bench.cut().mounted();
+        bench.read_all();
+        bench.shut_down();
+    }
+}
+
 /// A die is dead at the mount after a stop: what was on it is listed, all else is good, and the
 /// target works on without it.
 #[test]

@@ -152,7 +152,7 @@ fn the_envelope_is_written_as_documented() {
         ("magic", b"FLlf".to_vec()),
         ("length", le4(SECTOR_BYTES as u32)),
         ("major version, 2", MAJOR.to_le_bytes().to_vec()),
-        ("minor version, 0", MINOR.to_le_bytes().to_vec()),
+        ("minor version, 0", vec![0; 2]),
         ("uuid", UUID.to_vec()),
     ];
     let envelope = table(&all, "Envelope", "field");
@@ -222,11 +222,13 @@ fn line_metadata_is_written_as_documented() {
 fn the_log_is_written_as_documented() {
     let all = tables();
     let (generation, sectors, first_sequence, segment) = (word(1), 2, long(2), long(3));
-    let header = LogBlockHeader { uuid: UUID, generation, sectors, first_sequence, segment };
+    let (uuid, tells) = (UUID, true);
+    let header = LogBlockHeader { uuid, generation, sectors, first_sequence, segment, tells };
     let mut builder = LogBlockBuilder::new(header);
     let record = Record::Ceiling { stamp: long(4) };
     builder.push(&record).expect("it fits");
     let bytes = builder.finish();
+    assert_eq!(bytes[MINOR_AT], MINOR_TELLS as u8, "of such a target");
     let used = 64 + record.encoded_len();
     let of_block = table(&all, "Blocks", "field of a block");
     let mut fields = vec![
@@ -399,6 +401,7 @@ fn records_are_written_as_documented() {
         ("follows", Record::Follows { previous: next }),
         ("frontier", Record::Frontier { line, sequence, pointers: vec![] }),
         ("checkpoint shard, older", shard(checkpoint - 1)),
+        ("written", Record::Written { line, sequence, chunk: 1, sector: 1, entries: vec![] }),
     ];
     let rows = &table(&all, "Blocks", "payload (bytes)").rows;
     assert_eq!(rows.len(), records.len());

@@ -29,10 +29,10 @@
 //! | 16 | 8 | sequence |
 //! | 24 | | payload (table in `docs/FORMAT.md`) |
 
-use super::oob::LBA_LIMIT;
+use super::oob::{LBA_LIMIT, PACKED_BYTES};
 use super::{
-    FormatError, Reader, SECTOR_BYTES, Section, Uuid, check_envelope, open_block, put_u32, put_u64,
-    seal,
+    FormatError, MINOR_AT, MINOR_TELLS, Reader, SECTOR_BYTES, Section, Uuid, check_envelope,
+    open_block, put_u32, put_u64, seal,
 };
 
 /// Bytes of a block's header.
@@ -147,6 +147,17 @@ pub enum Record {
     /// First record of every segment but a target's first: names the pair before it. Where a mirror
     /// failed, that pair ends without a [`Record::Segment`], and only this leads to it.
     Follows { previous: SegmentPair },
+    /// What units of one chunk hold that is durable, told on two dies: if the chunk dies before its
+    /// line's closing metadata counts, these sectors are lost, and no older copy is taken for one.
+    Written {
+        line: u32,
+        sequence: u64,
+        chunk: u32,
+        /// First sector, where a unit begins.
+        sector: u32,
+        /// What the closing metadata will say of the sectors from there on, whole units.
+        entries: Vec<[u8; PACKED_BYTES]>,
+    },
 }
 
 impl Record {
@@ -169,11 +180,17 @@ impl Record {
             Record::Stopped { .. } => 13,
             Record::Follows { .. } => 14,
             Record::Frontier { .. } => 15,
+            Record::Written { .. } => 17,
         }
     }
 
     /// Bytes of a checkpoint's shard in a block, where the checkpoint wrote it itself.
     pub const SHARD_BYTES: usize = RECORD_BYTES + 72;
+
+    /// Bytes of a [`Record::Written`] of so many sectors in a block.
+    pub const fn written_bytes(sectors: usize) -> usize {
+        RECORD_BYTES + 24 + PACKED_BYTES * sectors
+    }
 
     /// Bytes of this record in a block.
     pub fn encoded_len(&self) -> usize {
@@ -195,6 +212,9 @@ impl Record {
                 Record::Config { bytes } => bytes.len(),
                 Record::Segment { .. } | Record::Follows { .. } => 16,
                 Record::Stopped { .. } => 8,
+                Record::Written { entries, .. } => {
+                    Record::written_bytes(entries.len()) - RECORD_BYTES
+                }
             }
     }
 }
@@ -257,6 +277,14 @@ fn put_payload(record: &Record, out: &mut Vec<u8>) {
         Record::Config { bytes } => out.extend_from_slice(bytes),
         Record::Segment { next: pair } | Record::Follows { previous: pair } => put_pair(out, pair),
         Record::Stopped { checkpoint } => put_u64(out, *checkpoint),
+        Record::Written { line, sequence, chunk, sector, entries } => {
+            put_line(out, *line, *sequence);
+            put_extent(
+                out,
+                &Extent { chunk: *chunk, sector: *sector, count: entries.len() as u32 },
+            );
+            out.extend_from_slice(entries.as_flattened());
+        }
     }
 }
 
@@ -384,6 +412,13 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
             Record::Frontier { line, sequence, pointers: at.list_u32(count)? }
         }
         16 => take_shard(at, true)?,
+        17 => {
+            let (line, sequence) = take_line(at)?;
+            let Extent { chunk, sector, count } = take_extent(at)?;
+            let bytes = at.slice((count as usize).saturating_mul(PACKED_BYTES))?;
+            let entries = bytes.as_chunks::<PACKED_BYTES>().0.to_vec();
+            Record::Written { line, sequence, chunk, sector, entries }
+        }
         kind => return Err(FormatError::UnknownRecord { offset, kind }),
     })
 }
@@ -457,6 +492,8 @@ pub struct LogBlockHeader {
     pub first_sequence: u64,
     /// Id of the segment pair it belongs to.
     pub segment: u64,
+    /// Flushes of the target tell what they have programmed: minor version 1.
+    pub tells: bool,
 }
 
 /// A record that doesn't fit: into the rest of a block (finish it, take the next), or into any.
@@ -493,6 +530,8 @@ impl LogBlockBuilder {
         assert!(header.sectors > 0, "a log block has at least one sector");
         let capacity = header.sectors as usize * SECTOR_BYTES;
         let mut bytes = open_block(Section::LogBlock, &header.uuid, capacity);
+        let minor = if header.tells { MINOR_TELLS } else { 0 };
+        bytes[MINOR_AT..MINOR_AT + 2].copy_from_slice(&minor.to_le_bytes());
         bytes.resize(BLOCK_BYTES, 0);
         LogBlockBuilder { header, bytes, records: 0 }
     }
@@ -571,9 +610,9 @@ impl<'a> LogBlock<'a> {
             return Err(at.field(48, "bytes in use between header and block", used as u64));
         }
         let used = used.min(bytes.len());
-        let uuid = envelope.uuid;
+        let (uuid, tells) = (envelope.uuid, envelope.minor >= MINOR_TELLS);
         Ok(LogBlock {
-            header: LogBlockHeader { uuid, generation, sectors, first_sequence, segment },
+            header: LogBlockHeader { uuid, generation, sectors, first_sequence, segment, tells },
             records: bytes.get(envelope.length..used).unwrap_or_default(),
             offset: envelope.length,
             next: first_sequence,

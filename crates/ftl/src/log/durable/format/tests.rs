@@ -79,6 +79,15 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any::<(u32, u64)>(), vec(any::<u32>(), 0..40))
             .prop_map(|((line, sequence), pointers)| Record::Frontier { line, sequence, pointers }),
         any::<u64>().prop_map(|checkpoint| Record::Stopped { checkpoint }),
+        (line, any::<[u32; 2]>(), vec(any::<[u8; PACKED_BYTES]>(), 0..80)).prop_map(
+            |((line, sequence), [chunk, sector], entries)| Record::Written {
+                line,
+                sequence,
+                chunk,
+                sector,
+                entries
+            }
+        ),
     ]
 }
 
@@ -153,7 +162,8 @@ fn any_shard() -> impl Strategy<Value = AnyShard> {
 }
 
 fn block(first_sequence: u64, generation: u32, sectors: u32, records: &[Record]) -> Vec<u8> {
-    let header = LogBlockHeader { uuid: UUID, generation, sectors, first_sequence, segment: 7 };
+    let (uuid, segment, tells) = (UUID, 7, false);
+    let header = LogBlockHeader { uuid, generation, sectors, first_sequence, segment, tells };
     let mut builder = LogBlockBuilder::new(header);
     for record in records {
         builder.push(record).expect("the test's records fit");
@@ -695,6 +705,13 @@ fn golden_records() -> Vec<Record> {
         Record::CheckpointComplete { checkpoint: 4, shards: 2, position: 96 },
         Record::Config { bytes: b"op=11".to_vec() },
         Record::Stopped { checkpoint: 4 },
+        Record::Written {
+            line: 3,
+            sequence: 9,
+            chunk: 35,
+            sector: 4,
+            entries: vec![pack_entry(6, 21), pack_entry(LBA_PADDING, 9)],
+        },
         Record::Segment { next: SegmentPair { id: 8, chunks: [14, 46] } },
     ]
 }
@@ -766,7 +783,7 @@ fn golden_line_closing() {
 }
 
 /// 64 bytes of header and the fifteen records.
-const GOLDEN_LOG_BYTES: usize = 757;
+const GOLDEN_LOG_BYTES: usize = 829;
 
 #[test]
 fn golden_log_block() {
