@@ -71,7 +71,8 @@ impl Mount<'_> {
             let info = self.chunks[at];
             let from = info.write_pointer;
             let end = from + region.unit;
-            if info.state == ChunkState::Open && found.good[at] == 0 && end <= region.chunk_sectors {
+            if info.state == ChunkState::Open && found.good[at] == 0 && end <= region.chunk_sectors
+            {
                 let due = (*line, from, end);
                 let job = pad_chunk(self.cx.clone(), self.medium.clone(), *position, due);
                 let before = self.readable(*line, &info);

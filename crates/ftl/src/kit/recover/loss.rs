@@ -119,12 +119,7 @@ impl Mount<'_> {
         if !mutant!("kit.unreadable-is-empty") {
             losses.chunks = self.missed_chunks(&notes, pages, found);
         }
-        if std::env::var("DBG").is_ok() {
-            eprintln!("judge: notes {} blind {blind:?} unread {:?}", match notes { Notes::Dump(_) => "dump", Notes::Pages => "pages", Notes::Lost => "lost", Notes::None => "none" },
-                unread.iter().map(|((l, p), u)| { let at = self.chunk_index(*l, *p); let i = &self.chunks[at]; (*l, *p, u.len(), i.state, i.write_pointer, i.erases, found.good[at], self.is_erased_since(pages, found, (*l, *p)), self.layout.of(*l).width) }).collect::<Vec<_>>());
-        }
         self.forget_erased(&notes, pages, found, &mut unread);
-        if std::env::var("DBG").is_ok() { eprintln!("left {:?}", unread); }
         let flushed = |chunk: &&(u32, u32)| self.may_be_flushed(&notes, pages, found, **chunk);
         let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.iter().partition(flushed);
         unread.retain(|chunk, _| !empty.contains(chunk));
@@ -222,11 +217,11 @@ impl Mount<'_> {
         // Nothing is erased before the first flush, which writes notes. With capacitors nothing was
         // under way at a clean stop, and at any other end there is a dump.
         let unflushed = matches!(notes, Notes::None);
-        // What an erased line held is elsewhere. If nothing can be read at all, only a creation can
-        // have been cut.
-        let blank = self.is_blank_but_torn(found);
-        let created = |line: u32| u32::from(self.was_creation_cut(line));
-        let lives = |line: u32| if blank || unflushed { created(line) } else { LIVES };
+        // What an erased line held is elsewhere. If nothing was flushed, or nothing can be read at
+        // all, only a creation was cut, which turns one line after the other into SLC mode.
+        let created = unflushed || self.is_blank_but_torn(found);
+        let slc = |line: u32| u32::from(self.layout.is_slc(line));
+        let lives = |line: u32| if created { slc(line) } else { LIVES };
         let few = |chunk: &(u32, u32)| match single(&chunk.0) {
             true => alone.len() <= (lives(chunk.0) * self.layout.positions) as usize,
             false => wide.len() <= lives(chunk.0) as usize,
@@ -276,23 +271,6 @@ impl Mount<'_> {
             return true;
         }
         self.is_erased_since(pages, found, chunk) == Some(false)
-    }
-
-    /// True if a creation may have been cut as it turned this line into SLC mode. It turns one line
-    /// after the other, in ascending order, and the FTL fills the lines in the same order.
-    fn was_creation_cut(&self, line: u32) -> bool {
-        let chunk = |(line, position)| &self.chunks[self.chunk_index(line, position)];
-        let erases = |line: u32| {
-            self.layout.positions_of(line).map(|p| chunk((line, p)).erases).max().unwrap_or(0)
-        };
-        let as_created = |other: &(u32, u32)| match chunk(*other) {
-            info if info.state == ChunkState::Offline || other.0 == line => true,
-            info if other.0 > line => !self.layout.of(other.0).is_mode_of(info),
-            info => info.state == ChunkState::Free && info.erases <= erases(line),
-        };
-        let mut others = self.layout.chunks().filter(|chunk| self.layout.is_slc(chunk.0));
-        let free = others.all(|chunk| as_created(&chunk));
-        self.layout.is_slc(line) && (free || mutant!("kit.blank-is-new"))
     }
 
     /// Lines that have the only newest copy of some logical sector, of those that can be read.

@@ -206,7 +206,6 @@ impl DriveFtl {
             mount.check_host(&config)?;
             match rest {
                 Ok(rest) => {
-                    if std::env::var("DBG").is_ok() { eprintln!("resumed"); }
                     let stamp = rest.stamp().max(last_stamp);
                     rest.tell_pages(&mut pages, grains, &layout);
                     // A mark whose program failed: data will be written behind it.
@@ -252,7 +251,6 @@ impl DriveFtl {
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
         let accept = config.accept_lost_sectors;
         let losses = mount.judge_unreadable(&mut pages, (&found, &blind), dump, accept)?;
-        if std::env::var("DBG").is_ok() { eprintln!("losses {losses:?} lost {lost:?} lost_pages {:?} dump {}", found.lost_pages, dump.is_some()); }
         mount.report.lost = mount.lost_places(&losses);
         // Without a dump what is lost may be younger than all that was found.
         let youngest = match dump.is_some() || mutant!("kit.youngest-is-newest") {
