@@ -291,9 +291,11 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
-    /// A chunk that is the only good one of its line was opened, or became it, since
-    /// [`Place::tell_erases`] was asked last.
+    /// A chunk that is the only good one of its line was opened after an erase that
+    /// [`Place::tell_erases`] has not told of, or has become the only good one.
     untold: bool,
+    /// Such a chunk has been erased since then.
+    erased_untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
     /// Barriers write pages of counts.
@@ -362,6 +364,7 @@ impl Place {
             chunks: vec![0; (layout.chunk_numbers() * positions) as usize],
             tags: vec![0; (layout.chunk_numbers() * positions) as usize],
             untold: false,
+            erased_untold: false,
             told: vec![0; layout.chunk_count() as usize],
             tells: false,
             pools: pools.into_iter().enumerate().map(pool).collect(),
@@ -1037,7 +1040,11 @@ impl Place {
         stream.lines[group] = line;
         let full = self.layout.of(line).chunk_sectors;
         let before = stream.left;
-        self.untold |= self.lines[line as usize].chunks == 1;
+        if self.lines[line as usize].chunks == 1 {
+            let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
+            let differs = |at: usize| self.told[at] != self.tags[at];
+            self.untold |= chunks.filter(|at| self.chunks[*at] & RETIRED == 0).any(differs);
+        }
         // A line before may have had other positions: it has no room left anywhere.
         for position in self.layout.positions_of(line) {
             let usable = self.chunks[self.layout.chunk_index(line, position)] & RETIRED == 0;
@@ -1245,6 +1252,7 @@ impl Place {
     /// The device reports so many erases of a chunk that was erased. One that is not counted can't
     /// be told from none.
     pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
+        self.erased_untold |= self.lines[line as usize].chunks == 1;
         let tag = &mut self.tags[self.layout.chunk_index(line, position)];
         *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
     }
@@ -1253,6 +1261,11 @@ impl Place {
     pub(super) fn has_untold_erases(&self) -> bool {
         let differs = |at: usize| self.told[at] != self.tags[at];
         self.tells && (self.untold || self.without_witness().any(differs))
+    }
+
+    /// Pages of counts that are written now are needed when chunks are opened.
+    pub(super) fn will_need_counts(&self) -> bool {
+        self.tells && self.erased_untold
     }
 
     /// Barriers write pages of counts where they are needed.
@@ -1264,7 +1277,7 @@ impl Place {
     /// line speaks of.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
         let open: Vec<usize> = self.without_witness().collect();
-        self.untold = false;
+        (self.untold, self.erased_untold) = (false, false);
         for line in 0..self.layout.lines {
             let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
             let is_offline =
