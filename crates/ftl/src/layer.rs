@@ -253,6 +253,11 @@ pub trait Kind: Send + Sync {
     fn defaults(&self) -> Settings;
     /// The same for a drive in an image, which has no memory that outlives its process.
     fn on_image(&self, settings: Settings) -> Settings;
+    /// The same for less room: without what [`Kind::on_image`] has put in and a small drive can do
+    /// without. `None` where there is nothing like that.
+    fn on_small_image(&self, _settings: &Settings) -> Option<Settings> {
+        None
+    }
     /// Whether it can read these settings.
     ///
     /// # Errors

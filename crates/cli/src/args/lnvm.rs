@@ -243,7 +243,7 @@ pub(crate) struct LnvmCreate {
     #[arg(long, value_name = "TIME", value_parser = time_of)]
     pub(crate) scrub_interval: Option<Ns>,
     /// Flushes of a new pblk tell on two dies what they have programmed, so that a dead die costs
-    /// what was on it and no more [default: true]
+    /// what was on it and no more [default: true where there is room]
     #[arg(long, value_name = "BOOL")]
     pub(crate) flush_records: Option<bool>,
     #[command(flatten)]

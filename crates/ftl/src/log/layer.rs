@@ -160,6 +160,11 @@ impl Kind for HostFtlKind {
         LogConfig { flush_records: true, ..config_of(self, &settings) }.to_settings()
     }
 
+    fn on_small_image(&self, settings: &Settings) -> Option<Settings> {
+        let config = config_of(self, settings);
+        config.flush_records.then(|| LogConfig { flush_records: false, ..config }.to_settings())
+    }
+
     fn check(&self, settings: &Settings) -> Result<(), String> {
         LogConfig::from_settings(settings).map(drop).map_err(|e| e.to_string())
     }

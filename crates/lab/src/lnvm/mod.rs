@@ -304,8 +304,23 @@ impl Create {
             return self.options.leftover().map_or(Ok(Settings::Null), misplaced);
         };
         let base = found.cloned().unwrap_or_else(|| layer.on_image(layer.defaults()));
+        self.applied(layer, &base)
+    }
+
+    /// The settings of a new one in less room, where they differ from these and nobody asked for
+    /// what is left out.
+    fn smaller(&self, settings: &Settings) -> Option<Settings> {
+        let layer = self.kind.kind()?;
+        let base = layer.on_small_image(&layer.on_image(layer.defaults()))?;
+        self.applied(layer, &base).ok().filter(|smaller| smaller != settings)
+    }
+
+    /// `base` with what was asked for in its place.
+    fn applied(&self, layer: &'static dyn Kind, base: &Settings) -> Result<Settings, LnvmError> {
+        let kind = self.kind;
+        let misplaced = |flag| Err(LnvmError::Misplaced { flag, kind });
         let options = self.options.clone().number(OVER_PROVISIONING, self.over_provisioning);
-        match options.settings(layer, &base) {
+        match options.settings(layer, base) {
             Ok(settings) => Ok(settings),
             Err(WrongOption::Misplaced(flag)) => misplaced(flag),
             Err(WrongOption::Says(says)) => Err(LnvmError::Option { kind, says }),
@@ -322,7 +337,10 @@ const OVER_PROVISIONING: &str = "over_provisioning_percent";
 /// Name, type or PUs can't be had, the target does not fit, or what is on the PUs can't be taken over.
 pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     let settings = ask.settings(None)?;
-    Drive::change(path, |drive| create_on(drive, ask, &settings))
+    Drive::change(path, |drive| match (create_on(drive, ask, &settings), ask.smaller(&settings)) {
+        (Err(LnvmError::Target { .. }), Some(smaller)) => create_on(drive, ask, &smaller),
+        (created, _) => created,
+    })
 }
 
 fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created, LnvmError> {

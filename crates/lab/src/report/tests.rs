@@ -124,7 +124,7 @@ fn the_slc_part_over_time_adds_up() {
         [[target]]\nkind = \"slc-tlc\"\nover_provisioning_percent = 40\nidle = \"50us\"\nslc_chunks = 12\n\
         journal_lines = 6\n\
         [[workload]]\nname = \"data\"\nrw = \"randwrite\"\nbs = \"16KiB\"\nio_size = \"12MiB\"\noffset = \"8MiB\"\n\
-        size = \"16MiB\"\nfsync = 4\nthinktime = \"4ms\"\nthinktime_blocks = 32\n\
+        size = \"16MiB\"\nfsync = 4\nthinktime = \"12ms\"\nthinktime_blocks = 32\n\
         [[workload]]\nname = \"journal\"\nrw = \"write\"\nbs = \"16KiB\"\nsize = \"3MiB\"\nloops = 5\nfsync = 1\n\
         [run]\nfill = \"none\"\n";
     let report = report_of(SLC, &[]);

@@ -329,7 +329,12 @@ const ROWS: &[Row] = &[
     row("parafs.slice", ALL, &[], &["1us", "100ms"]),
     row("parafs.window", ALL, &[], &["1", "64"]),
     row("parafs.read_weight", ALL, &[], &["1000 & parafs.write_weight=1"]),
-    row("parafs.write_weight", ALL, &[], &["1000 & parafs.read_weight=1"]),
+    row(
+        "parafs.write_weight",
+        ALL,
+        &[],
+        &["1000 & parafs.read_weight=1", "1 & parafs.read_weight=1000"],
+    ),
     row("parafs.free_weight", ALL, &[CLEANED], &["1000000", "0"]),
     row("parafs.erasing_weight", ALL, &[CLEANED], &["1000000", "0"]),
     row("parafs.spare_segments", &[PARAFS], &[CLEANED], &["4"]),
