@@ -12,6 +12,7 @@ use flashlane_base::{VECTOR_MAX, mutant};
 use flashlane_ocssd::device::ChunkState;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::loss::RUN_ALONE;
 use super::scan::Found;
 use super::sectors::read_records;
 use super::{Mount, pad_chunk};
@@ -40,7 +41,7 @@ impl Mount<'_> {
                 None => failed[..failed.len().min(VECTOR_MAX)].to_vec(),
             };
             let records = read_records(self.cx, &self.medium, &control).await;
-            if records.iter().all(Option::is_none) && !self.is_closed_early(*line, *position) {
+            if records.iter().all(Option::is_none) && !self.is_unprovable(*line, *position) {
                 blind.insert((*line, *position));
             }
         }
@@ -55,11 +56,14 @@ impl Mount<'_> {
         blind
     }
 
-    /// The device closed this chunk when a program in it had failed: nothing can be programmed there.
-    fn is_closed_early(&self, line: u32, position: u32) -> bool {
-        let info = &self.chunks[self.chunk_index(line, position)];
-        let full = self.layout.of(line).chunk_sectors;
-        info.state == ChunkState::Closed && info.write_pointer < full
+    /// Nothing can be programmed in this chunk to prove that it can be read, and a cut with padding
+    /// that failed may have left no more: the device closed it early, behind a failed program, or
+    /// it has no more units than may be torn ([`RUN_ALONE`]).
+    fn is_unprovable(&self, line: u32, position: u32) -> bool {
+        let (region, info) = (self.layout.of(line), &self.chunks[self.chunk_index(line, position)]);
+        let full = region.chunk_sectors;
+        let is_short = info.write_pointer < full || full <= RUN_ALONE * region.unit;
+        info.state == ChunkState::Closed && is_short
     }
 
     /// Programs a unit of padding in each of these chunks that is open and of which nothing could be

@@ -44,7 +44,7 @@ use crate::layer::{LostCause, LostSectors};
 
 /// Units in a row that may be torn where there is no other PU to compare with: that of a power cut,
 /// and of two cut mounts.
-const RUN_ALONE: u32 = 3;
+pub(super) const RUN_ALONE: u32 = 3;
 
 /// Units in a row that may be torn, whatever other PUs look like.
 const RUN_MOST: u32 = 8;
