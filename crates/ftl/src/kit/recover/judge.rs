@@ -41,8 +41,7 @@ impl Mount<'_> {
         let mut left = Vec::new();
         for page in 0..pages.count() {
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
-            let read = self.read_newest(pages, found, page, saved.is_some(), &mut lost).await;
-            if !read && saved.is_none() {
+            if !self.read_newest(pages, found, page, saved.is_some(), &mut lost).await {
                 left.push(page);
             }
             if let Some((_, saved)) = saved {
@@ -53,7 +52,8 @@ impl Mount<'_> {
         let again = async |left: Vec<u32>| {
             let mut still = Vec::new();
             for page in left {
-                if !self.read_newest(pages, found, page, false, &mut lost).await {
+                let saved = dump.is_some_and(|d| d.pages.iter().any(|(of, _)| *of == page));
+                if !self.read_newest(pages, found, page, saved, &mut lost).await {
                     still.push(page);
                 }
             }
@@ -64,11 +64,7 @@ impl Mount<'_> {
             false => read_again(self.cx, left, again).await,
         };
         for page in left {
-            let at = found.newest[pages.lba(page) as usize].at;
-            match mutant!("kit.lost-page-is-torn") {
-                true => found.unreadable.insert(at),
-                false => found.lost_pages.insert(at),
-            };
+            found.unreadable.insert(found.newest[pages.lba(page) as usize].at);
         }
         lost
     }
