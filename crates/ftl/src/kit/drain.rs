@@ -229,7 +229,7 @@ impl Controller {
                 self.take_snapshot_unit(position);
             }
             Load::Pages => {
-                let pages = self.take_pages(n);
+                let pages = self.take_pages(n, position);
                 self.note_pages_at(position, &pages);
                 self.workers[position as usize].pages = pages;
             }
@@ -330,6 +330,9 @@ impl Controller {
         let window = job.stream * self.workers.len() + position as usize;
         let mut room = Room::default();
         let mut over = false;
+        if self.pages.has_records() && self.is_to_be_told(position, job.load) {
+            self.touch_records(job.line, position, (job.from, job.n));
+        }
         if !matches!(job.load, Load::Sectors(_)) {
             over = self.settle_pages(&mut slots, position, job, done);
         } else {
@@ -366,6 +369,9 @@ impl Controller {
     fn programmed(&mut self, slots: &mut [u32], position: u32, job: Job, room: &mut Room) {
         let base = self.place.layout.sector_at(job.line, position, job.from);
         if self.buffer.covered() > 0 {
+            if self.pages.has_records() {
+                self.note_covered(slots, base);
+            }
             let programmed = slots.iter().filter(|slot| **slot != NIL);
             programmed.for_each(|slot| self.buffer.uncover(*slot));
         }
@@ -533,6 +539,24 @@ impl Controller {
         // Without capacitors nobody would know of the void unit behind later ones.
         let abandon = !self.capacitors && !mutant!("kit.failed-chunk-written-on");
         self.place.program_failed(job.line, position, status, abandon)
+    }
+
+    /// A unit of this load, in the hand of a PU's worker, has something that pages of records list.
+    fn is_to_be_told(&self, position: u32, load: Load) -> bool {
+        match load {
+            Load::Sectors(_) => true,
+            Load::Pages => {
+                let pages = &self.workers[position as usize].pages;
+                pages.iter().any(|page| self.pages.is_trims(*page))
+            }
+            Load::Snapshot | Load::Padding => false,
+        }
+    }
+
+    /// Units in the hands of workers: (line, position, first sector in the chunk).
+    pub(super) fn jobs(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        let jobs = (0u32..).zip(&self.workers).filter_map(|(p, w)| Some((p, w.job?)));
+        jobs.map(|(position, job)| (job.line, position, job.from))
     }
 
     /// Grains in a program that has not ended.

@@ -192,6 +192,7 @@ impl Controller {
             self.forget_copy(before);
         }
         self.map.take(at, self.pages.lba(page));
+        self.note_covered_page(page, at);
         let line = self.place.layout.line_of(at);
         self.place.line_mut(line).valid += 1;
     }

@@ -195,6 +195,7 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
             if !mutant!("kit.void-beyond-erase") {
                 c.forget_voids(*line, positions);
             }
+            c.drop_records(*line, positions);
             if !c.capacitors {
                 let number = ftl.layout.chunk_number(*line);
                 for position in positions {

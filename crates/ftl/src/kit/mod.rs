@@ -49,6 +49,7 @@ mod map;
 mod pages;
 mod place;
 mod read;
+mod records;
 mod recover;
 mod rest;
 mod snapshot;
@@ -84,6 +85,7 @@ use gc::Gc;
 use map::{Entry, Map};
 use pages::Pages;
 use place::{Layout, LineState, MAIN, Place};
+use records::Records;
 use rest::Writer;
 use sync::Barriers;
 use tier::Tier;
@@ -172,6 +174,7 @@ struct Controller {
     stamp: u64,
     capacitors: bool,
     barriers: Barriers,
+    records: Records,
     tier: Option<Box<Tier>>,
     cache: Option<Box<MapCache>>,
     /// Pages that may be dirty while the device runs.
@@ -267,6 +270,7 @@ impl DriveFtl {
         if !self.capacitors {
             user = c.ration(user);
             c.ask_for_erases(cx);
+            c.ask_for_records(cx);
         }
         let awaited = c.phase != Phase::Running || c.barrier_is_active();
         let tell = c.is_verdict_untold();
@@ -430,9 +434,19 @@ impl Parts {
         let tells = !config.capacitors && sync::can_tell_erases(&layout, &sizes, room);
         let mut place = place;
         place.set_tells_erases(tells);
+        let mut pages = Pages::of(capacity as u32, &layout);
+        let spare = place.usable().saturating_sub(capacity);
+        let needed = records::spare_needed(&layout, &sizes, place.streams());
+        let records = Records::new(needed, spare);
+        if !config.capacitors && layout.positions > 1 {
+            pages.keep_records(true);
+            if records.are_always_kept() {
+                place.set_reserve(place.reserve() + records::room(&layout, place.streams()));
+            }
+        }
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
-            pages: Pages::of(capacity as u32, &layout),
+            pages,
             buffer: Buffer::new(sizes),
             gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
@@ -442,6 +456,7 @@ impl Parts {
             stamp: 1 << LIFE_SHIFT,
             capacitors: config.capacitors,
             barriers: Barriers::new(windows, pairs, sizes.user_room),
+            records,
             tier: config.tier.clone().map(|tier| {
                 let journal = layout.lines_of(tier::JOURNAL);
                 let sectors = journal.map(|line| layout.of(line).line_sectors as u64);
@@ -581,7 +596,10 @@ impl Controller {
 
     /// The pages of a drained device are on the medium, or will never be.
     fn is_saved(&self) -> bool {
-        let saved = self.capacitors || self.pages.waiting() == 0 || self.read_only.is_some();
+        let told = !self.pages.is_complete() || self.pages.due_records().is_empty();
+        let told = told || mutant!("kit.stop-without-records");
+        let saved = self.pages.waiting() == 0 && told;
+        let saved = saved || self.capacitors || self.read_only.is_some();
         saved || mutant!("kit.stop-without-pages")
     }
 

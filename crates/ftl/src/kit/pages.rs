@@ -1,5 +1,5 @@
 //! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks
-//! in which nothing is missed, erases of single chunks.
+//! in which nothing is missed, erases of single chunks, whose sectors a chunk holds.
 //!
 //! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
 //! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
@@ -22,8 +22,9 @@
 //! | 16 | 8 | capacity of the device, in sectors |
 //! | 24 | 8 | first sector, unit or chunk it speaks of |
 //! | 32 | 8 | stamp at which it is true |
-//! | 40 | 24 | zero |
-//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk; counts: four bits per chunk |
+//! | 40 | 8 | notes: its stamp if pages of records are complete by then, else zero |
+//! | 48 | 16 | zero |
+//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk; counts: four bits per chunk; records: four bytes per sector of a chunk |
 //!
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
@@ -38,12 +39,17 @@
 //! good one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the
 //! other chunks say so. A barrier writes them when such a chunk was opened that was erased since
 //! they were written, so they are durable before anything in that chunk is. 0: nobody knows.
+//!
+//! **Records** are behind the counts ([`super::records`]). A page of them says of up to
+//! [`RECORD_SPAN`] sectors of one chunk which logical sector, or page of trims, had its newest
+//! programmed copy in each; all ones: none. So a mount knows whose newest copy a lost chunk held.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
 use super::map::{Entry, Map};
 use super::place::Layout;
 use flashlane_base::mutant;
+use std::collections::BTreeSet;
 
 /// Bytes of a page, and of the content of its sector under every store.
 pub(super) const PAGE_BYTES: usize = flashlane_base::SECTOR_BYTES;
@@ -54,6 +60,9 @@ const MAJOR: u16 = 1;
 pub(super) const TRIM_SPAN: u32 = ((PAGE_BYTES - HEADER) * 4) as u32;
 /// Units that a page of void units speaks of, and chunks that a page of notes does.
 pub(super) const VOID_SPAN: u32 = ((PAGE_BYTES - HEADER) * 8) as u32;
+
+/// Sectors of a chunk that a page of records speaks of.
+pub(super) const RECORD_SPAN: u32 = ((PAGE_BYTES - HEADER) / 4) as u32;
 
 /// Chunks that a page of counts speaks of.
 pub(super) const COUNT_SPAN: u32 = ((PAGE_BYTES - HEADER) * 2) as u32;
@@ -92,8 +101,20 @@ pub(super) struct Pages {
     notes_from: u32,
     /// A bit per chunk, as the newest page of notes says: nothing in it is missed.
     notes: Vec<u64>,
-    /// First page of counts, the last kind.
+    /// First page of counts.
     counts_from: u32,
+    /// First page of records, the last kind.
+    records_from: u32,
+    /// Pages of records that the device may have, whether this life keeps them or not.
+    records: u32,
+    /// Pages of records per chunk.
+    parts: u32,
+    /// Pages of records that differ from their copy on the medium. Only a barrier programs them.
+    due: BTreeSet<u32>,
+    /// All newest copies that a barrier has made durable are told by pages of records.
+    complete: bool,
+    /// The newest pages of notes say so, where a mount has read any.
+    said_complete: Option<bool>,
     /// Per chunk its tag, as the newest page of counts says.
     tags: Vec<u8>,
     /// Stamp of the newest page of notes that a mount has read.
@@ -109,7 +130,9 @@ pub(super) struct Pages {
 impl Pages {
     /// The pages of a blank device.
     pub(super) fn of(capacity: u32, layout: &Layout) -> Pages {
-        Pages::new(capacity, layout.grains(), layout.chunk_count())
+        let parts = layout.longest_chunk().div_ceil(RECORD_SPAN);
+        let pages = Pages::new(capacity, layout.grains(), layout.chunk_count());
+        Pages { records: layout.chunk_count() * parts, parts, ..pages }
     }
 
     /// No page differs from the medium, which has none. `units` and `chunks` of the device.
@@ -126,6 +149,12 @@ impl Pages {
             notes_from: trims + voids,
             notes: vec![0; chunks.div_ceil(64) as usize],
             counts_from: trims + voids + notes,
+            records_from: trims + voids + notes + counts,
+            records: 0,
+            parts: 1,
+            due: BTreeSet::new(),
+            complete: false,
+            said_complete: None,
             tags: vec![0; chunks as usize],
             noted: None,
             dirty: 0,
@@ -149,8 +178,118 @@ impl Pages {
         self.notes_from
     }
 
+    /// Pages but those of records: all that a snapshot knows.
+    pub(super) fn count_before_records(&self) -> u32 {
+        self.records_from
+    }
+
+    /// Pages that may lie on the medium, whether this life keeps them or not.
+    pub(super) fn count_known(&self) -> u32 {
+        self.records_from + self.records
+    }
+
     pub(super) fn is_notes(&self, page: u32) -> bool {
+        (self.notes_from..self.records_from).contains(&page)
+    }
+
+    /// Notes or records: barriers alone decide when they are programmed.
+    fn is_of_barriers(&self, page: u32) -> bool {
         page >= self.notes_from
+    }
+
+    pub(super) fn is_trims(&self, page: u32) -> bool {
+        page < self.trims
+    }
+
+    pub(super) fn is_record(&self, page: u32) -> bool {
+        page >= self.records_from
+    }
+
+    /// Keeps pages of records, or forgets them all.
+    pub(super) fn keep_records(&mut self, on: bool) {
+        let clean = State { dirty: false, flying: false, at: NIL };
+        let count = if on { self.count_known() } else { self.records_from };
+        self.states.resize(count as usize, clean);
+        if !on {
+            self.due.clear();
+            self.complete = false;
+        }
+    }
+
+    /// Pages of records are kept.
+    #[inline]
+    pub(super) fn has_records(&self) -> bool {
+        self.states.len() as u32 > self.records_from
+    }
+
+    /// The same numbers of pages, and nothing that they say.
+    pub(super) fn bare(&self) -> Pages {
+        Pages {
+            states: Vec::new(),
+            void: Vec::new(),
+            notes: Vec::new(),
+            tags: Vec::new(),
+            due: BTreeSet::new(),
+            ..*self
+        }
+    }
+
+    /// All pages of records.
+    pub(super) fn all_records(&self) -> std::ops::Range<u32> {
+        self.records_from..self.count()
+    }
+
+    /// The page of records that speaks of a sector of a chunk (by [`Layout::chunk_index`]).
+    pub(super) fn record_of(&self, chunk: usize, sector: u32) -> u32 {
+        self.records_from + chunk as u32 * self.parts + sector / RECORD_SPAN
+    }
+
+    /// The chunk that a page of records speaks of, and the first sector of it.
+    pub(super) fn chunk_of_record(&self, page: u32) -> (usize, u32) {
+        let i = page - self.records_from;
+        ((i / self.parts) as usize, i % self.parts * RECORD_SPAN)
+    }
+
+    /// Pages of records that wait for a barrier.
+    pub(super) fn due_records(&self) -> &BTreeSet<u32> {
+        &self.due
+    }
+
+    /// Takes a page of records that waits: it flies from now on.
+    pub(super) fn take_record(&mut self, page: u32) {
+        self.due.remove(&page);
+        let state = &mut self.states[page as usize];
+        (state.dirty, state.flying) = (false, true);
+        self.flying += 1;
+    }
+
+    /// A page of records has nothing to tell any more. Returns where its copy lies.
+    pub(super) fn drop_record(&mut self, page: u32) -> Option<u32> {
+        let state = &mut self.states[page as usize];
+        if state.flying {
+            return None;
+        }
+        state.dirty = false;
+        self.due.remove(&page);
+        Some(std::mem::replace(&mut state.at, NIL)).filter(|at| *at != NIL)
+    }
+
+    /// All that is durable is told by pages of records, or no more.
+    pub(super) fn set_complete(&mut self, on: bool) {
+        if self.complete != on {
+            self.complete = on;
+            (self.notes_from..self.counts_from).for_each(|page| self.touch(page));
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// The notes that a mount has found say that pages of records tell all.
+    pub(super) fn was_complete(&self) -> bool {
+        self.said_complete == Some(true)
     }
 
     /// Pages of notes wait for a barrier.
@@ -194,13 +333,15 @@ impl Pages {
 
     /// Where the newest programmed copy lies.
     pub(super) fn at(&self, page: u32) -> Option<u32> {
-        Some(self.states[page as usize].at).filter(|at| *at != NIL)
+        self.states.get(page as usize).map(|state| state.at).filter(|at| *at != NIL)
     }
 
     /// What the page would say has changed.
     pub(super) fn touch(&mut self, page: u32) {
+        let (record, of_barriers) = (self.is_record(page), self.is_of_barriers(page));
         let state = &mut self.states[page as usize];
-        match page >= self.notes_from {
+        match of_barriers {
+            true if record => _ = self.due.insert(page),
             true => self.dirty_notes += !state.dirty as u32,
             false => self.dirty += !state.dirty as u32,
         }
@@ -266,13 +407,13 @@ impl Pages {
     /// Pages of counts.
     #[cfg(test)]
     fn counts(&self) -> u32 {
-        self.count() - self.counts_from
+        self.records_from - self.counts_from
     }
 
     /// All pages of notes are to be written, but for those of counts that say nothing and are
     /// nowhere.
     pub(super) fn touch_notes(&mut self) {
-        for page in self.notes_from..self.count() {
+        for page in self.notes_from..self.records_from {
             let chunks = page.checked_sub(self.counts_from).map(|counts| counts * COUNT_SPAN);
             let said = |first: u32| {
                 let tags = self.tags.iter().skip(first as usize).take(COUNT_SPAN as usize);
@@ -287,7 +428,7 @@ impl Pages {
     /// Takes the pages of notes that wait: they fly from now on.
     pub(super) fn take_notes(&mut self) -> Vec<u32> {
         let mut taken = Vec::new();
-        for page in self.notes_from..self.count() {
+        for page in self.notes_from..self.records_from {
             let state = &mut self.states[page as usize];
             if state.dirty && !state.flying {
                 (state.dirty, state.flying) = (false, true);
@@ -414,12 +555,42 @@ impl Pages {
                 first
             }
         };
+        self.seal(page, u64::from(first), stamp, out);
+    }
+
+    /// The bytes of a page of records: the logical sector of each physical one, [`NIL`] for none.
+    pub(super) fn build_record(
+        &self,
+        page: u32,
+        sectors: impl Iterator<Item = u32>,
+        stamp: u64,
+        out: &mut [u8],
+    ) {
+        out[..HEADER].fill(0);
+        let words = sectors.chain(std::iter::repeat(NIL)).take(RECORD_SPAN as usize);
+        let to = out[HEADER..PAGE_BYTES].chunks_exact_mut(4);
+        to.zip(words).for_each(|(to, lba)| to.copy_from_slice(&lba.to_le_bytes()));
+        self.seal(page, u64::from(self.chunk_of_record(page).1), stamp, out);
+    }
+
+    /// The logical sectors that an intact page of records lists.
+    pub(super) fn listed(bytes: &[u8]) -> impl Iterator<Item = u32> {
+        let words = bytes[HEADER..].chunks_exact(4);
+        words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+    }
+
+    /// Fills the header of a page.
+    fn seal(&self, page: u32, first: u64, stamp: u64, out: &mut [u8]) {
+        let header = &mut out[..HEADER];
         header[..4].copy_from_slice(&MAGIC.to_le_bytes());
         header[8..10].copy_from_slice(&MAJOR.to_le_bytes());
         header[12..16].copy_from_slice(&page.to_le_bytes());
         header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
-        header[24..32].copy_from_slice(&(first as u64).to_le_bytes());
+        header[24..32].copy_from_slice(&first.to_le_bytes());
         header[32..40].copy_from_slice(&stamp.to_le_bytes());
+        if self.complete && (self.notes_from..self.counts_from).contains(&page) {
+            header[40..48].copy_from_slice(&stamp.to_le_bytes());
+        }
         let crc = flashlane_base::crc32c(&out[8..PAGE_BYTES]);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
     }
@@ -440,6 +611,9 @@ impl Pages {
     /// void units, whose units are marked instead.
     pub(super) fn read(&mut self, page: u32, bytes: &[u8], mut say: impl FnMut(u32, Said)) {
         let bits = &bytes[HEADER..];
+        if self.is_record(page) {
+            return;
+        }
         if let Some(counts) = page.checked_sub(self.counts_from) {
             let tags = self.tags.iter_mut().skip((counts * COUNT_SPAN) as usize);
             for (i, tag) in tags.take(COUNT_SPAN as usize).enumerate() {
@@ -454,6 +628,8 @@ impl Pages {
             self.notes.iter_mut().skip(from).zip(words).for_each(|(to, word)| *to = word);
             let stamp = self.check(page, bytes).unwrap_or(0);
             self.noted = Some(self.noted.map_or(stamp, |noted| noted.min(stamp)));
+            let complete = bytes[40..48] != [0; 8];
+            self.said_complete = Some(self.said_complete.unwrap_or(true) && complete);
             return;
         }
         if let Some(voids) = page.checked_sub(self.trims) {

@@ -101,7 +101,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(capacity: u32, pages: &Pages, layout: &Layout) -> Shape {
         let units = layout.grains() as usize;
-        let (capacity, pages) = (capacity as usize, pages.count() as usize);
+        let (capacity, pages) = (capacity as usize, pages.count_before_records() as usize);
         let (lines, voids) = (layout.lines as usize, units.div_ceil(32));
         let chunks = layout.chunk_count() as usize;
         Shape { major: MAJOR, capacity, pages, lines, voids, chunks }

@@ -12,7 +12,8 @@
 //!    open pairs are padded, too.
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
-//! 4. Last, where chunks have become bad, or were opened that pages of counts speak of, the notes
+//! 4. Then pages of records, which tell on other PUs what lies where by now (`records.rs`).
+//! 5. Last, where chunks have become bad, or were opened that pages of counts speak of, the notes
 //!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which nothing is
 //!    missed.
 //!
@@ -215,6 +216,9 @@ impl DriveFtl {
         if mutant!("kit.pages-before-sectors") {
             self.let_pages_go(cx);
         }
+        if mutant!("kit.records-before-sectors") {
+            self.controller.lock().make_records();
+        }
         self.wait_for(cx, |c| c.buffer.covered() == 0).await;
         self.close_pairs(cx).await;
         if self.let_pages_go(cx) {
@@ -225,6 +229,11 @@ impl DriveFtl {
                 self.close_pairs(cx).await;
             }
         }
+        if self.controller.lock().make_records() && self.let_pages_go(cx) {
+            self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
+            self.close_pairs(cx).await;
+        }
+        self.controller.lock().end_records();
         let notes = self.controller.lock().make_notes();
         if notes && self.let_pages_go(cx) {
             self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
@@ -300,6 +309,7 @@ impl Controller {
         for page in self.pages.take(u32::MAX) {
             self.hold(page);
         }
+        self.begin_records();
         self.barriers.asked
     }
 
@@ -338,7 +348,12 @@ impl Controller {
     fn hold(&mut self, page: u32) {
         let mut bytes = vec![0; super::pages::PAGE_BYTES];
         self.build_page(page & !SECOND, &mut bytes);
-        self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+        self.hold_made(page, self.stamp, bytes);
+    }
+
+    /// Takes a page that was made, true at this stamp, which the barrier that is under way will program.
+    pub(super) fn hold_made(&mut self, page: u32, stamp: u64, bytes: Vec<u8>) {
+        self.barriers.held.push(Held { page, stamp, bytes, sent: false });
     }
 
     /// The bytes of a page as it would be now.
@@ -369,14 +384,15 @@ impl Controller {
             true => counts_room(&self.place.layout),
             false => 0,
         };
-        let next = self.barriers.user_room + 2 * main.unit + pages + counts + pairs;
+        let records = self.room_for_records();
+        let next = self.barriers.user_room + 2 * main.unit + pages + counts + pairs + records;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;
         }
         let host = [Kind::User, Kind::Journal];
         let covered: u32 = host.iter().map(|kind| self.buffer.covered_waiting(*kind)).sum();
         let held = self.pages_to_send().next_multiple_of(main.unit);
-        next + covered + 2 * main.unit + held + pairs
+        next + covered + 2 * main.unit + held + pairs + records
     }
 
     pub(super) fn barrier_is_active(&self) -> bool {
@@ -475,6 +491,12 @@ impl Controller {
         }
     }
 
+    /// Asks for a barrier that nobody waits for.
+    pub(super) fn ask_for_barrier(&mut self, cx: &Cx) {
+        self.barriers.asked += 1;
+        self.call_syncer(cx);
+    }
+
     /// The host has put so many sectors into the buffer.
     #[inline]
     pub(super) fn note_admitted(&mut self, sectors: u32) {
@@ -518,13 +540,24 @@ impl Controller {
         granted
     }
 
-    /// Pages for a unit: those that a barrier has made, or those that have changed.
-    pub(super) fn take_pages(&mut self, unit: u32) -> Vec<u32> {
+    /// Pages for a unit at this position: those that a barrier has made, or those that have
+    /// changed.
+    pub(super) fn take_pages(&mut self, unit: u32, position: u32) -> Vec<u32> {
         if self.capacitors {
             return self.pages.take(unit);
         }
+        let is_here = |page: u32| self.told_position(page & !SECOND) == Some(position);
+        let mut here: Vec<bool> = self.barriers.held.iter().map(|h| is_here(h.page)).collect();
+        let first = self.barriers.held.iter().position(|h| !h.sent);
+        if first.is_some_and(|first| here[first]) {
+            let all = self.barriers.held.iter().zip(&here).filter(|(h, here)| !h.sent && **here);
+            let all: Vec<u32> = all.map(|(h, _)| h.page).take(unit as usize).collect();
+            self.note_misplaced(all);
+            here.iter_mut().for_each(|here| *here = !*here);
+        }
         let mut taken: Vec<u32> = Vec::new();
-        for held in self.barriers.held.iter_mut().filter(|h| !h.sent) {
+        let held = self.barriers.held.iter_mut().zip(here).filter(|(h, here)| !h.sent && !here);
+        for (held, _) in held {
             let apart = taken.first().is_none_or(|page| page & SECOND == held.page & SECOND);
             if taken.len() < unit as usize && apart {
                 held.sent = true;
@@ -548,9 +581,12 @@ impl Controller {
     }
 
     /// The position where the next pages of a barrier should not go: there is the first copy of the
-    /// same.
+    /// same, or what they speak of.
     pub(super) fn position_to_avoid(&self) -> Option<u32> {
         let next = self.barriers.held.iter().find(|h| !h.sent)?;
+        if let Some(position) = self.told_position(next.page & !SECOND) {
+            return Some(position);
+        }
         let second = next.page & SECOND != 0 && !mutant!("kit.notes-on-one-die");
         self.barriers.first_copy.filter(|_| second)
     }

@@ -256,6 +256,21 @@ impl Layout {
         region.place_of(line - region.lines.start).0
     }
 
+    /// The line that has the chunk of this number at a position, if any has.
+    pub(in crate::kit) fn line_at(&self, number: u32, position: u32) -> Option<u32> {
+        let line = |r: &Region| {
+            let stripe = number.checked_sub(r.first_chunk).filter(|n| *n < r.stripes())?;
+            let column = position.checked_sub(r.first_position).filter(|p| *p < r.positions())?;
+            Some(r.lines.start + stripe * r.abreast + column / r.width)
+        };
+        self.regions.iter().find_map(line)
+    }
+
+    /// Sectors of the longest chunk.
+    pub(in crate::kit) fn longest_chunk(&self) -> u32 {
+        self.regions.iter().map(|r| r.chunk_sectors).max().unwrap_or(0)
+    }
+
     /// Chunks of a PU, all regions together.
     pub(in crate::kit) fn chunk_numbers(&self) -> u32 {
         let ends = self.regions.iter();
@@ -418,6 +433,7 @@ mod tests {
                 assert!(layout.sectors_of(line).contains(&at));
                 assert_eq!(layout.in_chunk(at), (line, position, sector));
                 assert_eq!(layout.line_of(at), line);
+                assert_eq!(layout.line_at(layout.chunk_number(line), position), Some(line));
                 let place = layout.location(at);
                 let chunk = layout.chunk(line, position);
                 assert_eq!((place.pu, place.chunk, place.sector), (chunk.pu, chunk.chunk, sector));

@@ -16,6 +16,7 @@ use super::super::place::Place;
 use super::super::{Controller, Room};
 use super::scan::{Claim, Found};
 use super::sectors::read_page;
+use super::told::Older;
 use super::{Mount, window_of};
 use crate::patience::read_again;
 
@@ -39,7 +40,7 @@ impl Mount<'_> {
     ) -> Vec<u32> {
         let mut lost = Vec::new();
         let mut left = Vec::new();
-        for page in 0..pages.count() {
+        for page in 0..pages.count_before_records() {
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
             if !self.read_newest(pages, found, page, saved.is_some(), &mut lost).await {
                 left.push(page);
@@ -221,12 +222,11 @@ fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost
 
 impl Controller {
     /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
-    /// With `older`, (stamp, host's sectors), what was found of a host's sector below that stamp
-    /// may be older than what can't be read: it is lost.
+    /// What is `older`, or may be, is lost.
     pub(super) fn take_in(
         &mut self,
         found: &Found,
-        (lost, older): (&[u32], Option<(u64, u32)>),
+        (lost, older): (&[u32], Option<&Older>),
         (dump, readable): (Option<&Dump>, &BTreeSet<u32>),
         standing: &Standing,
     ) -> Room {
@@ -274,7 +274,7 @@ impl Controller {
                 continue;
             }
             let host = lba < self.map.capacity();
-            if older.is_some_and(|(stamp, host)| lba < host && claim.stamp < stamp) {
+            if older.is_some_and(|older| older.has(lba, claim.stamp)) {
                 continue;
             }
             if !host && self.pages.at(lba - self.map.capacity()) != Some(claim.at) {
@@ -290,12 +290,14 @@ impl Controller {
             let line = self.place.layout.line_of(claim.at);
             self.place.line_mut(line).valid += 1;
         }
-        if let Some((stamp, host)) = older {
-            let may_be = |lba: &u32| found.newest[*lba as usize].stamp < stamp;
-            for lba in (0..host).filter(may_be) {
+        if let Some(older) = older {
+            let may_be = |lba: &u32| older.has(*lba, found.newest[*lba as usize].stamp);
+            for lba in (0..older.host).filter(may_be) {
                 if matches!(self.map.get(lba), Entry::Unmapped) {
                     self.map.set(lba, Entry::Poisoned);
-                    self.pages.touch_trims(lba, lba + 1);
+                    if !mutant!("kit.accepted-loss-unnoted") {
+                        self.pages.touch_trims(lba, lba + 1);
+                    }
                 }
             }
         }

@@ -60,9 +60,9 @@ const NAMED: usize = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     /// Physical sectors that can't be read.
-    sectors: Vec<u32>,
+    pub(super) sectors: Vec<u32>,
     /// Offline chunks that may have held data: (line, position).
-    chunks: Vec<(u32, u32)>,
+    pub(super) chunks: Vec<(u32, u32)>,
 }
 
 /// Who says in which chunks nothing is missed.

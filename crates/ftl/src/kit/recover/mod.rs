@@ -19,20 +19,22 @@
 //!    Such units are marked void from now on, because data will be written behind them. Anything else
 //!    once was good: nobody knows whose it was, so an older copy of it would pass for its content. The
 //!    mount is refused ([`MountError::Lost`]) unless [`DriveConfig::accept_lost_sectors`]; then all that
-//!    may be older is lost.
+//!    may be older is lost: what pages of records (`super::records`) tell, where they are complete.
 //! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
 //!    program may have harmed it, and is not programmed again; nor is what a chunk has that was full, or
 //!    that a cut program has filled: it can be read. The stamps of this life are above
 //!    all that were ever given out.
 //! 7. Without capacitors: void units and the new life are made durable. Then the host may write.
 //!
-//! `scan.rs` has 2 and 4, `judge.rs` 3 and what fills the controller, `loss.rs` 5.
+//! `scan.rs` has 2 and 4, `judge.rs` 3 and what fills the controller, `loss.rs` 5, `told.rs` what
+//! is lost of an accepted loss.
 
 mod judge;
 mod loss;
 mod resume;
 mod scan;
 mod sectors;
+mod told;
 
 use flashlane_base::{Location, Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Device, Flags};
@@ -53,6 +55,7 @@ use super::{
 use crate::layer::LostSectors;
 use crate::log::format::{LBA_PADDING, Oob};
 use sectors::Medium;
+use told::Older;
 
 /// Why a device can't be mounted. Nothing on it was changed but padding behind open chunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -213,7 +216,8 @@ impl DriveFtl {
                     let place = rest.place(&mount, plan);
                     let parts = Parts { sizes, place, capacity, host };
                     let fill = |c: &mut Controller| c.take_rest(rest, layout.sectors.into());
-                    return Ok(mount.bring_up(&config, parts, (pages, stamp), fill, None).await);
+                    let found = (false, None);
+                    return Ok(mount.bring_up(&config, parts, (pages, stamp), fill, found).await);
                 }
                 Err(why) => mount.report.no_snapshot = Some(why),
             }
@@ -225,12 +229,13 @@ impl DriveFtl {
         }
         mount.check_host(&config)?;
         mount.step("pad open chunks");
-        let mut found = mount.scan(pages.count(), dump).await;
+        pages.keep_records(!config.capacitors && layout.positions > 1);
+        let mut found = mount.scan(&pages, dump).await;
         mount.check_host(&config)?;
         if let Some((at, lba)) = found.foreign {
             let place = layout.location(at);
             let (pu, chunk, sector) = (place.pu, place.chunk, place.sector);
-            let pages = pages.count();
+            let pages = pages.count_known();
             return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
         }
         mount.step("scan records");
@@ -238,6 +243,7 @@ impl DriveFtl {
         mount.take_stock();
         mount.choose_equal(&mut found).await;
         let lost = mount.read_pages(&mut pages, &mut found, dump).await;
+        let told = mount.read_records(&mut pages, &mut found).await;
         mount.step("read pages");
         let readable = mount.readable_of(&found, dump).await;
         mount.check_host(&config)?;
@@ -250,8 +256,11 @@ impl DriveFtl {
             true => stamp.max(1),
             false => stamp + 1,
         };
-        let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older"))
-            .then_some((youngest, host as u32));
+        let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older")).then(|| {
+            let lost = told.as_ref().filter(|_| dump.is_none());
+            let only = lost.and_then(|told| mount.lost_as_told(told, &pages, &found, &losses));
+            Older { stamp: youngest, host: host as u32, only }
+        });
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
@@ -265,10 +274,11 @@ impl DriveFtl {
         if !config.capacitors {
             mount.aside = mount.torn_ends(&found, &place);
         }
-        let lost = (&lost[..], older);
+        let (is_older, listed) = (older.is_some(), told.map(|told| told.listed));
+        let lost = (&lost[..], older.as_ref());
         let fill = |c: &mut Controller| c.take_in(&found, lost, (dump, &readable), &standing);
         let parts = Parts { sizes, place, capacity, host };
-        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, older).await)
+        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, (is_older, listed)).await)
     }
 }
 
@@ -389,13 +399,15 @@ impl Mount<'_> {
     }
 
     /// The device, with what `fill` puts into its controller; the host may write when this returns.
+    /// Some sectors found may be older, and what pages of records list of each physical sector, if
+    /// they are complete.
     async fn bring_up(
         mut self,
         config: &DriveConfig,
         mut parts: Parts,
         (pages, stamp): (Pages, u64),
         fill: impl FnOnce(&mut Controller) -> Room,
-        older: Option<(u64, u32)>,
+        (is_older, listed): (bool, Option<Vec<u32>>),
     ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
@@ -409,7 +421,9 @@ impl Mount<'_> {
                 true => stamp,
                 false => ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT,
             };
+            let keeps = c.pages.has_records();
             c.pages = pages;
+            c.pages.keep_records(keeps);
             let padding = Cause::PaddingPair as usize;
             c.stats.ftl.programmed[padding] = self.padded.0 + self.padded.1;
             c.stats.slc_programmed[padding] = self.padded.1;
@@ -419,14 +433,16 @@ impl Mount<'_> {
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
-            self.report.lost_sectors = c.lost_sectors(older.is_some());
+            self.report.lost_sectors = c.lost_sectors(is_older);
             if !config.capacitors {
                 c.phase = Phase::Mounting;
+                c.check_records(listed.as_deref());
                 c.place.forget_erases();
                 c.pages.touch_notes();
                 c.place.set_aside(&self.aside);
                 // What is lost is noted before the chunks where it was.
-                c.barriers.notes_along = self.report.lost_sectors.is_empty();
+                let told = c.pages.due_records().is_empty();
+                c.barriers.notes_along = self.report.lost_sectors.is_empty() && told;
             }
         }
         self.step("fill the map");

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::super::STAMP_LAST;
 use super::super::buffer::NIL;
 use super::super::dump::Dump;
+use super::super::pages::Pages;
 use super::super::place::Layout;
 use super::super::witness::{Heard, Round};
 use super::sectors::{Medium, Record, read_records, records_again, verify};
@@ -34,6 +35,9 @@ pub(super) struct Claim {
 pub(super) struct Found {
     /// Logical sectors of the host.
     pub(super) capacity: u64,
+    /// Of those and all pages that there may be; a copy of one that this life does not keep is
+    /// nobody's.
+    known: u64,
     /// Per logical sector, pages included.
     pub(super) newest: Vec<Claim>,
     /// Further copies with the stamp of the newest: (logical sector, stamp, physical sector).
@@ -71,12 +75,13 @@ impl Mount<'_> {
     }
 
     /// Reads the records of all written sectors.
-    pub(super) async fn scan(&mut self, pages: u32, dump: Option<&Dump>) -> Found {
+    pub(super) async fn scan(&mut self, pages: &Pages, dump: Option<&Dump>) -> Found {
         let chunks = self.chunks.len();
         let none = Claim { stamp: 0, at: NIL };
         let found = Arc::new(Mutex::new(Found {
             capacity: self.capacity,
-            newest: vec![none; self.capacity as usize + pages as usize],
+            known: self.capacity + u64::from(pages.count_known()),
+            newest: vec![none; self.capacity as usize + pages.count() as usize],
             equal: Vec::new(),
             host_stamp: 0,
             unreadable: BTreeSet::new(),
@@ -218,7 +223,9 @@ impl Found {
         }
         let host = lba < self.capacity;
         let Some(newest) = self.newest.get_mut(lba as usize) else {
-            self.foreign.get_or_insert((at, lba));
+            if lba >= self.known {
+                self.foreign.get_or_insert((at, lba));
+            }
             return;
         };
         if host {

@@ -189,6 +189,18 @@ pub(super) async fn read_page(cx: &Cx, medium: &Medium, at: u32) -> Option<Vec<u
     None
 }
 
+/// The same of up to a vector of pages, read at once.
+pub(super) async fn read_pages(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<Vec<u8>>> {
+    let of = ats.iter().copied();
+    let (done, bytes, oob) = read_sectors(cx, medium, of, (PAGE_BYTES, true)).await;
+    let page = |i: usize| {
+        let bytes = &bytes[i * PAGE_BYTES..(i + 1) * PAGE_BYTES];
+        let whole = done.status(i).is_ok() && Oob::verify_crc(&oob[i], read::content_crc(bytes));
+        whole.then(|| bytes.to_vec())
+    };
+    (0..ats.len()).map(page).collect()
+}
+
 /// The bytes of up to a vector of a snapshot's sectors; `None` for what is no such sector, or not
 /// whole.
 pub(super) async fn read_snapshot(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<Vec<u8>>> {

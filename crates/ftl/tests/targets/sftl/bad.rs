@@ -246,17 +246,17 @@ fn a_dead_die_takes_its_own_segments() {
     let drive = fragile();
     let theirs = drive.clone();
     drive.created(move |cx, ftl| async move {
-        put(&ftl, &cx, A, 1, 8).await.expect("an append");
         put(&ftl, &cx, (1, 0), 1, 8).await.expect("an append");
+        put(&ftl, &cx, A, 1, 8).await.expect("an append");
         assert_eq!(FaultKind::DieFail, plan("die_fail", "").faults[0].kind);
-        fail(&theirs, "die_fail", "pu = 0");
-        assert!(put(&ftl, &cx, A, 1, 4).await.is_err());
-        let lost = get(&ftl, &cx, A, 0, 8).await;
+        fail(&theirs, "die_fail", "pu = 1");
+        assert!(put(&ftl, &cx, (1, 0), 1, 4).await.is_err());
+        let lost = get(&ftl, &cx, (1, 0), 0, 8).await;
         let sectors = only(0..8);
-        assert_eq!(lost, Err(SftlError::Uncorrectable { channel: 0, segment: 0, sectors }));
-        assert!(ftl.trim(&cx, 0, 0).await.is_ok());
-        holds(&ftl, &cx, (1, 0), 1, 8).await;
-        put(&ftl, &cx, (1, 0), 1, 2).await.expect("the other channel goes on");
+        assert_eq!(lost, Err(SftlError::Uncorrectable { channel: 1, segment: 0, sectors }));
+        assert!(ftl.trim(&cx, 1, 0).await.is_ok());
+        holds(&ftl, &cx, A, 1, 8).await;
+        put(&ftl, &cx, A, 1, 2).await.expect("the other channel goes on");
         ftl.walk().unwrap();
         // What was on it nobody would know without a stop: the mount would be refused. The
         // page-mapped region may have no spare left, and says so.
@@ -264,8 +264,8 @@ fn a_dead_die_takes_its_own_segments() {
         assert!(matches!(stopped, Ok(()) | Err(BlockError::ReadOnly(_))), "{stopped:?}");
     });
     drive.mounted(|cx, ftl| async move {
-        holds(&ftl, &cx, (1, 0), 1, 10).await;
-        let state = ftl.state(0, 0);
+        holds(&ftl, &cx, A, 1, 10).await;
+        let state = ftl.state(1, 0);
         assert!(matches!(state, SegmentState::Empty | SegmentState::Gone), "{state:?}");
     });
 }
