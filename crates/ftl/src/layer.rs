@@ -253,8 +253,8 @@ pub trait Kind: Send + Sync {
     fn defaults(&self) -> Settings;
     /// The same for a drive in an image, which has no memory that outlives its process.
     fn on_image(&self, settings: Settings) -> Settings;
-    /// The same for less room: without what [`Kind::on_image`] has put in and a small drive can do
-    /// without. `None` where there is nothing like that.
+    /// Settings that need less room: they lack what [`Kind::on_image`] had added and a small drive
+    /// can do without. `None` if it had added nothing like that.
     fn on_small_image(&self, _settings: &Settings) -> Option<Settings> {
         None
     }

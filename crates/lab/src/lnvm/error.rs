@@ -217,6 +217,11 @@ impl From<PusError> for StackError {
 }
 
 impl StackError {
+    /// The device has too little room for the layer with these settings.
+    pub(crate) fn is_too_small(&self) -> bool {
+        matches!(self, StackError::Layer(e) if e.refusal == Refusal::TooSmall)
+    }
+
     /// What is on the medium is in the way. On a device that is too small nothing can be.
     pub(crate) fn is_mount(&self) -> bool {
         matches!(self, StackError::Layer(e) if e.mounting && e.refusal != Refusal::TooSmall)

@@ -307,8 +307,8 @@ impl Create {
         self.applied(layer, &base)
     }
 
-    /// The settings of a new one in less room, where they differ from these and nobody asked for
-    /// what is left out.
+    /// Settings that need less room than `settings`, without what [`Kind::on_image`] had added.
+    /// `None` if there are none, or the user asked for what would be left out.
     fn smaller(&self, settings: &Settings) -> Option<Settings> {
         let layer = self.kind.kind()?;
         let base = layer.on_small_image(&layer.on_image(layer.defaults()))?;
@@ -338,7 +338,9 @@ const OVER_PROVISIONING: &str = "over_provisioning_percent";
 pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     let settings = ask.settings(None)?;
     Drive::change(path, |drive| match (create_on(drive, ask, &settings), ask.smaller(&settings)) {
-        (Err(LnvmError::Target { .. }), Some(smaller)) => create_on(drive, ask, &smaller),
+        (Err(LnvmError::Target { source, .. }), Some(smaller)) if source.is_too_small() => {
+            create_on(drive, ask, &smaller)
+        }
         (created, _) => created,
     })
 }

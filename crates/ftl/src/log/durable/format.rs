@@ -51,15 +51,15 @@ pub const SECTOR_BYTES: usize = 4096;
 /// in runs nor records of shards that an older checkpoint wrote.
 pub const MAJOR: u16 = 2;
 
-/// Largest minor version known. A larger one may add fields behind those known and record types;
-/// the stack opens such a target read-only. Written is 0, so that programs of before go on with
-/// targets that have nothing newer.
+/// Largest minor version that this program knows. A larger one may add fields after those known,
+/// and record types; the stack opens such a target read-only. Blocks that have nothing newer are
+/// written with minor version 0, so older programs can go on with them.
 pub const MINOR: u16 = MINOR_TELLS;
 
 /// Minor version of the log blocks of a target whose flushes tell what they have programmed.
 const MINOR_TELLS: u16 = 1;
 
-/// Where the minor version lies in an envelope.
+/// Offset of the minor version in an envelope, in bytes.
 const MINOR_AT: usize = 14;
 
 /// Largest stamp, sequence, id or counter that a mount goes on from. Each has 60 bits in some

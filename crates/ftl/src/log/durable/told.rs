@@ -1,6 +1,6 @@
-//! What flushed units hold, told in the log.
+//! Records in the log of what flushed units hold.
 //!
-//! Owns: when the log tells what has been programmed in lines whose closing metadata does not count
+//! Owns: when the log tells what was programmed into lines whose closing metadata does not count
 //! yet. Promises: a sector is told on two dies before a flush that covers it ends, before the line
 //! that held an older copy is freed, and before a checkpoint counts that names it (FORMAT.md rule
 //! 25). So a unit that is lost in such a line, and of which nothing tells, held nothing that
@@ -11,8 +11,8 @@ use crate::log::pool::{PoolState, Tell};
 use flashlane_base::{VECTOR_MAX, mutant};
 
 impl HostFtl {
-    /// Adds to the log what lines hold that has been programmed and that it does not tell yet.
-    /// Behind the record that comes next in the log, if that is durable, so is this.
+    /// Appends records of all units that have been programmed and that the log does not tell yet.
+    /// They are durable when the record appended next is.
     pub(in crate::log) fn tell(&self) {
         if !self.tells {
             return;
@@ -25,8 +25,7 @@ impl HostFtl {
         }
     }
 
-    /// Adds to the log what units of one line hold, whose pool is locked. Returns the bytes of the
-    /// records.
+    /// Appends records of the units of one line; the caller has locked its pool. Returns their bytes.
     pub(in crate::log) fn tell_line(&self, p: &mut PoolState, line: u32, what: Tell) -> usize {
         let is_uncarried = what == Tell::Again && mutant!("log.told-uncarried");
         if !self.tells || p.line(line).gone || is_uncarried {

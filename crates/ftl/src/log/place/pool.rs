@@ -64,8 +64,8 @@ pub(in crate::log) struct Line {
     pub(in crate::log) wear: u64,
     /// What reads of it met.
     pub(in crate::log) decay: Decay,
-    /// Where flushes tell what they have programmed: the entries of a closed line that the log does
-    /// not call closed yet.
+    /// Entries of a closed line that the log does not call closed yet. Empty unless flushes tell
+    /// what they have programmed.
     pub(in crate::log) unlogged: Entries,
     pub(in crate::log) open: Option<Box<OpenLine>>,
 }
@@ -174,14 +174,14 @@ pub(in crate::log) struct Spot {
     pub(in crate::log) sector: u32,
 }
 
-/// Which of a line's units are told.
+/// The units of a line that the log is to tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::log) enum Tell {
-    /// What has been programmed, and told by nobody.
+    /// Units that have been programmed since the log told of this line last.
     New,
-    /// All of that.
+    /// All units that have been programmed: a checkpoint cuts the log that told of them.
     Again,
-    /// What nobody has told of a line that is full, padding and metadata, too.
+    /// The line is full: every unit that the log does not tell yet, padding and metadata included.
     Closing,
 }
 

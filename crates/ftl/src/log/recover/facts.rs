@@ -67,7 +67,7 @@ pub(super) struct Event {
     pub(super) stamp: u64,
 }
 
-/// What the log tells of a line's units: the entries of each, by its place.
+/// The units of a line that the log tells: the place of each, with the entries of its sectors.
 pub(super) type Written = BTreeMap<Place, Vec<[u8; PACKED_BYTES]>>;
 
 #[derive(Default)]

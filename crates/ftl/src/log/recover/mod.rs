@@ -52,8 +52,8 @@ pub struct MountOptions {
     /// Write nothing: the map is built, reads work, everything else is refused.
     pub read_only: bool,
     /// Mount writable although units behind the frontier can't be read: every sector that may have
-    /// been in them in a newer copy is an error until it is written or discarded. Where the log
-    /// tells what they held that is those sectors, else all that may be older.
+    /// been in them in a newer copy is an error until it is written or discarded. If the log tells
+    /// what these units held, only their sectors are errors; else all sectors that may be older.
     pub accept_lost: bool,
     /// Mount although both checkpoints are unreadable: discarded sectors may come back.
     pub undo_discards: bool,
@@ -554,7 +554,8 @@ impl HostFtl {
         Ok(contents)
     }
 
-    /// What a line holds; `replayed`: no checkpoint speaks of it.
+    /// Reads what a line holds. `replayed`: the map that was loaded from the checkpoint has nothing of
+    /// the line.
     async fn read_line(
         &self,
         cx: &Cx,

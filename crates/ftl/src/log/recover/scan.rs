@@ -40,16 +40,16 @@ pub(super) struct Content {
     pub(super) torn: Vec<Place>,
     /// Units behind it that can't be.
     pub(super) lost: Vec<Place>,
-    /// Units that can't be, of which the log tells what they held.
+    /// Units that can't be read, but the log tells what they held.
     pub(super) told: Vec<Place>,
     /// It was scanned: there is no closing metadata, or some of it is damaged.
     pub(super) scanned: bool,
 }
 
 impl Content {
-    /// What the log tells of lost units: their sectors take part in the order, and reads of them
-    /// fail. `all`: a unit of which neither it nor closing metadata tells was never flushed, so it
-    /// is no loss.
+    /// Takes the entries of lost units from the log where it tells them: their sectors take part in
+    /// the order, and reads of them fail. With `all` the log tells every unit of this line that was
+    /// flushed, so a unit that it does not tell is no loss.
     pub(super) fn take_told(
         &mut self,
         reader: &Reader,

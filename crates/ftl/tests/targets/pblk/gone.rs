@@ -119,8 +119,8 @@ fn telling() -> impl Iterator<Item = Setup> {
 }
 
 /// A target that has lived as a seed says: writes of all ages, flushes and collections between
-/// them, then writes that nobody has flushed. What each sector may be: what was flushed, or written
-/// since.
+/// them, then writes that nobody has flushed. Returns the versions that each sector may have: the
+/// one that was flushed last, and those written since.
 fn lived_by_chance(setup: &Setup, seed: u64) -> (Medium, BTreeMap<u64, Vec<u64>>) {
     let bench = Medium::new(setup.clone()).create();
     let mut rng = Rng::stream(seed, "test.telling", 0);
@@ -198,8 +198,8 @@ fn what_was_told_is_all_that_a_dead_die_costs() {
     }
 }
 
-/// A line stays open while two checkpoints cut the log behind what was told of it: they tell it
-/// again.
+/// A line stays open while two checkpoints cut off the log that told of its units. The checkpoints
+/// tell them again.
 #[test]
 fn what_was_told_outlives_the_cut_of_the_log() {
     // Each flush of a discard writes a block of the log, and no data.
@@ -235,8 +235,8 @@ fn what_was_told_outlives_the_cut_of_the_log() {
     }
 }
 
-/// Whoever flushes each small write does not fill the log: each waits for a checkpoint where one is
-/// due.
+/// A user who flushes each small write does not fill the log: a flush waits for a checkpoint if
+/// one is due.
 #[test]
 fn many_flushes_that_tell_find_room_in_the_log() {
     for setup in telling() {

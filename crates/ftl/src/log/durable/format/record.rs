@@ -147,15 +147,17 @@ pub enum Record {
     /// First record of every segment but a target's first: names the pair before it. Where a mirror
     /// failed, that pair ends without a [`Record::Segment`], and only this leads to it.
     Follows { previous: SegmentPair },
-    /// What units of one chunk hold that is durable, told on two dies: if the chunk dies before its
-    /// line's closing metadata counts, these sectors are lost, and no older copy is taken for one.
+    /// Tells what durable units of one chunk hold. The log has it on two dies. If the chunk dies
+    /// before its line's closing metadata counts, a mount knows from this record which sectors are
+    /// lost, and takes no older copy for one.
     Written {
         line: u32,
         sequence: u64,
         chunk: u32,
         /// First sector, where a unit begins.
         sector: u32,
-        /// What the closing metadata will say of the sectors from there on, whole units.
+        /// Entries of the sectors from there on, as the line's closing metadata will have them;
+        /// whole units.
         entries: Vec<[u8; PACKED_BYTES]>,
     },
 }

@@ -782,7 +782,7 @@ fn golden_line_closing() {
     assert_golden(&bytes[SECTOR_BYTES..SECTOR_BYTES + 16 + 5 * 12]);
 }
 
-/// 64 bytes of header and the fifteen records.
+/// 64 bytes of header and the sixteen records.
 const GOLDEN_LOG_BYTES: usize = 829;
 
 #[test]
