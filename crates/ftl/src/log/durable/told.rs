@@ -25,7 +25,8 @@ impl HostFtl {
         }
     }
 
-    /// Appends records of the units of one line; the caller has locked its pool. Returns their bytes.
+    /// Appends records of the units of one line, whose pool the caller has locked. Returns the
+    /// bytes of these records.
     pub(in crate::log) fn tell_line(&self, p: &mut PoolState, line: u32, what: Tell) -> usize {
         let is_uncarried = what == Tell::Again && mutant!("log.told-uncarried");
         if !self.tells || p.line(line).gone || is_uncarried {
