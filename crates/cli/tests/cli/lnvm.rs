@@ -267,7 +267,14 @@ fn a_run_accepts_what_is_lost() {
     h.run("run w.fio --drive a.img").good();
     // Killed, it leaves no snapshot: the next mount looks for the records.
     let holder = h.hold("a.img", "s", "a.img.ctl");
-    crate::harness::pause();
+    // The socket is there before the mount has ended.
+    let written = || {
+        let top = h.run("top a.img --once --json -").good().json();
+        top["targets"][0]["stats"]["host_written"].as_u64().unwrap_or(0)
+    };
+    while written() == 0 {
+        crate::harness::pause();
+    }
     holder.kill();
     let at = "drive inject a.img read_uncorrectable --at 'sector 9'";
     h.run(&format!("{at} --times 1000000")).good();
