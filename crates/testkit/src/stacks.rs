@@ -51,19 +51,13 @@ pub const STACKS: &[Stack] = &[
     row("slc-tlc", 60, 10, |seed, size| slc(seed, size).machine()),
     row("slc-tlc-faults", 60, 10, |seed, size| slc(seed, size).faulty().machine()),
     row("slc-tlc-image", 16, 5, |seed, _| slc(seed, Size::Tight).imaged().machine()),
-];
-
-/// Stacks that fail today: a layer takes dies, chunks and reads that vanish for sectors that were
-/// never written, and a mount goes on when the host refuses its padding. Torture runs them by name
-/// only; they are no part of `all`. A row moves to [`STACKS`] when its layer passes.
-pub const OPEN: &[Stack] = &[
-    row("pftl-vanish", 40, 10, |seed, size| pftl(seed, size).vanishing()),
-    row("pblk-vanish", 40, 10, |seed, size| telling(pblk(seed, size)).vanishing()),
-    row("qblk-vanish", 40, 10, |seed, size| telling(qblk(seed, size)).vanishing()),
-    row("slc-tlc-vanish", 40, 10, |seed, size| slc(seed, size).vanishing()),
-    row("pblk-image-trouble", 16, 3, |seed, _| qblk(seed, Size::Tight).troubled()),
-    row("pftl-image-trouble", 16, 5, |seed, _| pftl_imaged(seed).troubled()),
-    row("slc-tlc-image-trouble", 16, 5, |seed, _| slc(seed, Size::Tight).troubled()),
+    row("pftl-vanish", 24, 10, |seed, size| pftl(seed, size).vanishing()),
+    row("pblk-vanish", 24, 10, |seed, size| telling(pblk(seed, size)).vanishing()),
+    row("qblk-vanish", 24, 10, |seed, size| telling(qblk(seed, size)).vanishing()),
+    row("slc-tlc-vanish", 24, 10, |seed, size| slc(seed, size).vanishing()),
+    row("pblk-image-trouble", 8, 3, |seed, _| qblk(seed, Size::Tight).troubled()),
+    row("pftl-image-trouble", 8, 5, |seed, _| pftl_imaged(seed).troubled()),
+    row("slc-tlc-image-trouble", 8, 5, |seed, _| slc(seed, Size::Tight).troubled()),
 ];
 
 const fn row(
@@ -76,7 +70,7 @@ const fn row(
 }
 
 pub fn find(name: &str) -> Option<&'static Stack> {
-    STACKS.iter().chain(OPEN).find(|s| s.name == name)
+    STACKS.iter().find(|s| s.name == name)
 }
 
 /// Everything that can be tortured: stacks, and file systems.
@@ -86,10 +80,9 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
 }
 
 /// The subjects that a command line names: all of [`subjects`] for `all`, else the one of that name
-/// among them, [`OPEN`] and [`FILES_OPEN`]; empty for an unknown name.
+/// among them and [`FILES_OPEN`]; empty for an unknown name.
 pub fn named(name: &str) -> Vec<&'static dyn Subject> {
-    let open = OPEN.iter().map(|stack| stack as &dyn Subject);
-    let open = open.chain(FILES_OPEN.iter().map(|files| files as &dyn Subject));
+    let open = FILES_OPEN.iter().map(|files| files as &dyn Subject);
     let open = open.filter(|_| name != "all");
     subjects().chain(open).filter(|s| name == "all" || s.name() == name).collect()
 }

@@ -24,6 +24,7 @@ use flashlane_ocssd::Ssd;
 use flashlane_ocssd::device::{Device, Request, Scatter};
 use flashlane_rt::Cx;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -186,6 +187,13 @@ impl Vanishing {
         self.inner.medium().iter().for_each(|ssd| ssd.forgive());
     }
 
+    /// The place of each logical sector on the medium, where it has one.
+    fn places(&self) -> Vec<Option<Location>> {
+        let Some(layers) = self.inner.layers() else { return Vec::new() };
+        let capacity = layers.block().info().capacity;
+        (0..capacity).map(|lba| layers.target().locate(lba)).collect()
+    }
+
     /// Brings the stack up in a life after its first one, most of the time with a loss.
     async fn again(self: &Rc<Self>, boot: &Boot, life: u64) -> Result<Up, String> {
         self.heal();
@@ -217,11 +225,20 @@ impl Vanishing {
         if let Some(oracle) = boot.oracle.get() {
             if let (Some(places), false) = (clean.filter(|_| from == 1), hurt) {
                 let gone = |at: &Option<Location>| at.is_some_and(|at| loss.unit.holds(at, &geo));
-                let all = (0u64..).zip(&places).filter(|(_, at)| gone(at));
-                oracle.admit_errors(all.map(|(lba, _)| Lba::new(lba)));
-                read_all(&boot.cx, &*up.dev, oracle)
-                    .await
-                    .map_err(|e| format!("after a clean stop, then {loss:?}: {e}"))?;
+                let on_unit = |places: &[Option<Location>]| -> BTreeSet<u64> {
+                    (0u64..).zip(places).filter(|(_, at)| gone(at)).map(|(lba, _)| lba).collect()
+                };
+                let mut lost = on_unit(&places);
+                loop {
+                    oracle.admit_errors(lost.iter().map(|lba| Lba::new(*lba)));
+                    let Err(e) = read_all(&boot.cx, &*up.dev, oracle).await else { break };
+                    // GC may have moved sectors there since: what can't be read can be written to.
+                    let moved = on_unit(&self.places());
+                    if moved.is_subset(&lost) {
+                        return Err(format!("after a clean stop, then {loss:?}: {e}"));
+                    }
+                    lost.extend(moved);
+                }
             }
             oracle.admit_any_error();
         }
@@ -317,13 +334,10 @@ impl Machine for Vanishing {
             let (me, check) = (self.clone(), up.check_stopped);
             let check_stopped = Box::new(move || {
                 check()?;
-                let Some(layers) = me.inner.layers() else { return Ok(()) };
-                if !layers.target().outlives_a_pu() {
-                    return Ok(());
+                let layers = me.inner.layers();
+                if layers.is_some_and(|layers| layers.target().outlives_a_pu()) {
+                    me.events.borrow_mut().stopped_at = Some(me.places());
                 }
-                let capacity = layers.block().info().capacity;
-                let places = (0..capacity).map(|lba| layers.target().locate(lba)).collect();
-                me.events.borrow_mut().stopped_at = Some(places);
                 Ok(())
             });
             Ok(Up { check_stopped, may_give_up: true, reads_may_fail, ..up })

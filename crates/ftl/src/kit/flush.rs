@@ -38,9 +38,10 @@ impl Controller {
             return None;
         }
         let moving = self.moving();
-        let avoid = self.position_to_avoid();
+        if let Some(first) = self.position_to_avoid() {
+            return self.place_of_second(first);
+        }
         let place = match as_if {
-            Kind::Gc if avoid.is_some() => return self.place_of_second(avoid),
             // Its padding is least in SLC, and it dies with the next page.
             // They die with the next line that is opened, but take no room of the SLC buffer.
             Kind::Gc if self.notes_are_next() => self.place.next_of_gc(MAIN),
@@ -55,16 +56,18 @@ impl Controller {
         None
     }
 
-    /// Where the second copy of notes goes: not where the first one is, if there is another place
-    /// or will be one when a program ends.
-    fn place_of_second(&mut self, avoid: Option<u32>) -> Option<(Load, usize, u32)> {
-        let elsewhere = |place: &(usize, u32)| Some(place.1) != avoid;
-        let first = self.place.next_of_gc(MAIN);
-        let mut found = first.filter(elsewhere);
-        if found.is_none() {
-            found = self.place.next_open_elsewhere(avoid);
-        }
-        match found.or_else(|| first.filter(|_| self.no_program_flies())) {
+    /// Where the second copy of notes goes: on another channel than the first one, if there is such
+    /// a place or will be one when a program ends; else on another PU, else anywhere.
+    fn place_of_second(&mut self, first_copy: u32) -> Option<(Load, usize, u32)> {
+        let next = self.place.next_of_gc(MAIN);
+        let apart = |p: u32| {
+            !self.place.layout.share_channel(p, first_copy) && !mutant!("kit.notes-on-one-channel")
+        };
+        let open = |fits: &dyn Fn(u32) -> bool| {
+            next.filter(|(_, p)| fits(*p)).or_else(|| self.place.next_open_that(fits))
+        };
+        let last = || open(&|p| p != first_copy).or(next).filter(|_| self.no_program_flies());
+        match open(&apart).or_else(last) {
             Some((stream, position)) => Some((Load::Pages, stream, position)),
             None => {
                 self.check_room(Kind::Gc);

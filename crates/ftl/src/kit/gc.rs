@@ -187,8 +187,11 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
                 finish(&ftl, &cx, *line).await;
             }
         }
-        let failed = erase(&ftl, &cx, &lines).await;
+        let (failed, refused) = erase(&ftl, &cx, &lines).await;
         let mut c = ftl.controller.lock();
+        if refused {
+            c.read_only.get_or_insert(super::HOST_TROUBLE);
+        }
         for ((line, positions), failed) in lines.iter().zip(&failed) {
             c.stats.ftl.erases += positions.len() as u64;
             c.stats.ftl.erase_failures += failed.len() as u64;
@@ -234,9 +237,9 @@ async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
     }
 }
 
-/// Erases the chunks of lines at these positions, all at once; returns the positions that failed, by
-/// line.
-async fn erase(ftl: &DriveFtl, cx: &Cx, lines: &[(u32, Vec<u32>)]) -> Vec<Vec<u32>> {
+/// Erases the chunks of lines at these positions, all at once. Returns the positions that failed, by
+/// line, and whether the host of the image refused one of them.
+async fn erase(ftl: &DriveFtl, cx: &Cx, lines: &[(u32, Vec<u32>)]) -> (Vec<Vec<u32>>, bool) {
     let format = ftl.device.format();
     let parts = (0..).zip(lines).flat_map(|(i, (line, positions))| {
         positions.chunks(VECTOR_MAX).map(move |part| (i, *line, part))
@@ -253,18 +256,22 @@ async fn erase(ftl: &DriveFtl, cx: &Cx, lines: &[(u32, Vec<u32>)]) -> Vec<Vec<u3
             (i, line, part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
         })
         .collect();
-    let mut failed = vec![Vec::new(); lines.len()];
+    let (mut failed, mut refused) = (vec![Vec::new(); lines.len()], false);
     for (of, line, part, flight) in flights {
         let done = flight.await;
         for (i, position) in part.iter().enumerate() {
             match done.status(i) {
                 Status::Ok => {}
                 Status::OfflineChunk | Status::InvalidReset => failed[of].push(*position),
+                Status::HostFault => {
+                    failed[of].push(*position);
+                    refused = true;
+                }
                 other => panic!("erase of line {line}, position {position} gave {other:?}"),
             }
         }
     }
-    failed
+    (failed, refused)
 }
 
 impl Controller {

@@ -226,6 +226,9 @@ impl DriveFtl {
         }
         let parts = Parts { sizes, place, capacity, host };
         let (ftl, movers) = parts.assemble(device, &config);
+        if !config.capacitors && !mutant!("kit.first-life-unnoted") {
+            ftl.controller.lock().pages.touch_notes();
+        }
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
         Ok(ftl)
@@ -426,10 +429,8 @@ impl Parts {
             false => main.pairs.next_multiple_of(main.unit),
         };
         let reach = reach(&*device, &layout);
-        let room = (place.usable(), capacity);
-        let tells = !config.capacitors && sync::can_tell_erases(&layout, &sizes, room);
         let mut place = place;
-        place.set_tells_erases(tells);
+        place.set_tells_erases(!config.capacitors);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
             pages: Pages::of(capacity as u32, &layout),

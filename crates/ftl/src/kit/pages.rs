@@ -286,8 +286,17 @@ impl Pages {
 
     /// Takes the pages of notes that wait: they fly from now on.
     pub(super) fn take_notes(&mut self) -> Vec<u32> {
+        self.take_from(self.notes_from)
+    }
+
+    /// Takes the pages of counts among them.
+    pub(super) fn take_counts(&mut self) -> Vec<u32> {
+        self.take_from(self.counts_from)
+    }
+
+    fn take_from(&mut self, first: u32) -> Vec<u32> {
         let mut taken = Vec::new();
-        for page in self.notes_from..self.count() {
+        for page in first..self.count() {
             let state = &mut self.states[page as usize];
             if state.dirty && !state.flying {
                 (state.dirty, state.flying) = (false, true);
@@ -297,6 +306,10 @@ impl Pages {
             }
         }
         taken
+    }
+
+    pub(super) fn is_counts(&self, page: u32) -> bool {
+        page >= self.counts_from
     }
 
     /// The stamp of the notes that a mount has found, if there are any.

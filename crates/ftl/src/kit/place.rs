@@ -28,7 +28,7 @@ use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState, Status};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::NIL;
-use super::witness::tag_of;
+use super::witness::{Round, tag_of};
 
 mod layout;
 mod spare;
@@ -292,11 +292,13 @@ pub(super) struct Place {
     /// are on their way wait for it.
     pub(super) lend: bool,
     /// A chunk that is the only good one of its line was opened after an erase that
-    /// [`Place::tell_erases`] has not told of.
+    /// [`Place::tell_erases`] has not told of, or has become the only good one.
     untold: bool,
+    /// Such a chunk has been erased since then.
+    erased_untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
-    /// There is spare for pages of counts.
+    /// Barriers write pages of counts.
     tells: bool,
     /// [`Place::bad_chunks`] says something else than when it was asked last.
     stock_changed: bool,
@@ -362,6 +364,7 @@ impl Place {
             chunks: vec![0; (layout.chunk_numbers() * positions) as usize],
             tags: vec![0; (layout.chunk_numbers() * positions) as usize],
             untold: false,
+            erased_untold: false,
             told: vec![0; layout.chunk_count() as usize],
             tells: false,
             pools: pools.into_iter().enumerate().map(pool).collect(),
@@ -1038,11 +1041,9 @@ impl Place {
         let full = self.layout.of(line).chunk_sectors;
         let before = stream.left;
         if self.lines[line as usize].chunks == 1 {
-            for position in self.layout.positions_of(line) {
-                let at = self.layout.chunk_index(line, position);
-                let good = self.chunks[at] & RETIRED == 0;
-                self.untold |= good && self.told[at] != self.tags[at];
-            }
+            let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
+            let differs = |at: usize| self.told[at] != self.tags[at];
+            self.untold |= chunks.filter(|at| self.chunks[*at] & RETIRED == 0).any(differs);
         }
         // A line before may have had other positions: it has no room left anywhere.
         for position in self.layout.positions_of(line) {
@@ -1109,6 +1110,7 @@ impl Place {
         let at = self.layout.chunk_index(line, position);
         if self.chunks[at] & SUSPECT == 0 {
             self.chunks[at] |= SUSPECT;
+            self.untold = true;
             self.lines[line as usize].suspects += 1;
             self.pools[region.pool].good -= full as u64;
         }
@@ -1250,13 +1252,20 @@ impl Place {
     /// The device reports so many erases of a chunk that was erased. One that is not counted can't
     /// be told from none.
     pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
+        self.erased_untold |= self.lines[line as usize].chunks == 1;
         let tag = &mut self.tags[self.layout.chunk_index(line, position)];
         *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
     }
 
-    /// The pages of counts have to be written before what is in chunks that were opened is durable.
+    /// The pages of counts have to be written before what is in open chunks is durable.
     pub(super) fn has_untold_erases(&self) -> bool {
-        self.untold && self.tells
+        let differs = |at: usize| self.told[at] != self.tags[at];
+        self.tells && (self.untold || self.without_witness().any(differs))
+    }
+
+    /// Pages of counts that are written now are needed when chunks are opened.
+    pub(super) fn will_need_counts(&self) -> bool {
+        self.tells && self.erased_untold
     }
 
     /// Barriers write pages of counts where they are needed.
@@ -1264,26 +1273,54 @@ impl Place {
         self.tells = on;
     }
 
-    /// The tags that pages of counts are to have: of chunks that are the only good one of their
-    /// line.
+    /// The tags that pages of counts are to have: of chunks that no record in another chunk of their
+    /// line speaks of.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
-        self.untold = false;
+        let open: Vec<usize> = self.without_witness().collect();
+        (self.untold, self.erased_untold) = (false, false);
         for line in 0..self.layout.lines {
             let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
             let is_offline =
                 |at: usize| self.offline.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
-            let good = |at: &usize| self.chunks[*at] & RETIRED == 0 && !is_offline(*at);
+            let bad = RETIRED | SUSPECT;
+            let good = |at: &usize| self.chunks[*at] & bad == 0 && !is_offline(*at);
             let alone = chunks.clone().filter(good).count() == 1;
             for at in chunks {
                 self.told[at] = if alone && self.tells { self.tags[at] } else { 0 };
             }
         }
+        for at in open.into_iter().filter(|_| self.tells) {
+            self.told[at] = self.tags[at];
+        }
         &self.told
     }
 
-    /// Some line may have no more than one good chunk, and there is spare for pages that say so.
+    /// Open chunks that hold something and that no record in another chunk of their line speaks of.
+    fn without_witness(&self) -> impl Iterator<Item = usize> {
+        let open = self.streams.iter().flat_map(|s| (0..).zip(&s.next).map(move |n| (s, n)));
+        let open = open.map(|(s, (position, next))| (s.line_at(position), position, *next));
+        let open = open.filter(|(line, position, next)| {
+            *line != NIL && *next > 0 && self.layout.positions_of(*line).contains(position)
+        });
+        open.filter_map(|(line, position, _)| {
+            let columns = self.layout.positions_of(line);
+            let column = position - columns.start;
+            let width = columns.len() as u32;
+            let said = columns.clone().filter(|other| *other != position).any(|other| {
+                let at = self.layout.chunk_index(line, other);
+                let stream = self.streams.iter().find(|s| s.line_at(other) == line);
+                let sectors = stream.map_or(0, |s| s.next[other as usize]);
+                let good = self.chunks[at] & (RETIRED | SUSPECT) == 0;
+                let mut speaks = Round::from(0, other - columns.start, width);
+                good && speaks.by_ref().take(sectors.min(width) as usize).any(|c| c == column)
+            });
+            (!said).then(|| self.layout.chunk_index(line, position))
+        })
+    }
+
+    /// Barriers write pages of counts.
     pub(super) fn tells_erases(&self) -> bool {
-        self.tells && (self.retired > 0 || self.layout.main().width == 1)
+        self.tells
     }
 
     /// A mount is over: nobody knows how often the chunks of closed lines without anything valid

@@ -469,7 +469,7 @@ impl Controller {
         };
         let elsewhere = next.filter(|(_, position)| *position != first);
         let elsewhere = elsewhere
-            .or_else(|| self.place.next_open_elsewhere(Some(first)).filter(|(s, _)| *s == 0));
+            .or_else(|| self.place.next_open_that(|p| p != first).filter(|(s, _)| *s == 0));
         elsewhere.or_else(|| next.filter(|_| self.no_program_flies()))
     }
 

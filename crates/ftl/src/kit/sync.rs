@@ -12,9 +12,10 @@
 //!    open pairs are padded, too.
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
-//! 4. Last, where chunks have become bad, or were opened that pages of counts speak of, the notes
-//!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which nothing is
-//!    missed.
+//! 4. Last, where chunks have become bad, or were opened that no page of counts speaks of, the notes
+//!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which
+//!    nothing is missed. Counts of chunks that were erased before need no order, and go along with
+//!    step 2.
 //!
 //! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
 //! after it was empty has ended: what was moved out of it is programmed then, what replaced its
@@ -33,7 +34,7 @@ use std::task::Poll;
 use super::buffer::{Kind, Sizes};
 use super::map::Entry;
 use super::pages::COUNT_SPAN;
-use super::place::{Layout, MAIN, SPARE_LINES_MIN};
+use super::place::{Layout, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
 
 /// In a unit's list of pages: this is the second copy.
@@ -132,29 +133,11 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     u64::from(padded) * u64::from(main.stripes())
 }
 
-/// True if a device's barriers write pages of counts. Where all lines are single chunks victims
-/// must win those, too: one with too little spare does without. Where lines become that by the
-/// death of PUs nothing else is left that could tell. `usable`: sectors of good chunks; `capacity`:
-/// logical ones.
-pub(super) fn can_tell_erases(
-    layout: &Layout,
-    sizes: &Sizes,
-    (usable, capacity): (u64, u64),
-) -> bool {
-    let main = layout.main();
-    if main.width > 1 {
-        return true;
-    }
-    let line = u64::from(main.stripe_sectors());
-    let counts = u64::from(counts_room(layout)) * u64::from(main.stripes());
-    let needed = SPARE_LINES_MIN * line + u64::from(reserve(layout, sizes));
-    usable >= capacity + needed + spare_for_padding(layout) + counts
-}
-
-/// Sectors that the pages of counts of one barrier may take, both copies.
+/// Sectors that the pages of counts of one barrier may take, all copies.
 fn counts_room(layout: &Layout) -> u32 {
     let pages = layout.chunk_count().div_ceil(COUNT_SPAN);
-    2 * pages.next_multiple_of(layout.main().unit)
+    let copies = layout.positions.min(2);
+    copies * pages.next_multiple_of(layout.main().unit)
 }
 
 impl DriveFtl {
@@ -206,6 +189,7 @@ impl DriveFtl {
         let number = {
             let mut c = self.controller.lock();
             let number = c.begin_barrier();
+            c.make_counts();
             if std::mem::take(&mut c.barriers.notes_along) {
                 c.make_notes();
             }
@@ -303,14 +287,41 @@ impl Controller {
         self.barriers.asked
     }
 
-    /// Has the pages of trims say of what is lost.
-    fn touch_gone(&mut self) {
+    /// Has the pages of trims say of what is lost, and pages written anew that are lost themselves.
+    pub(super) fn touch_gone(&mut self) {
+        for page in 0..self.pages.count() {
+            let gone = self.pages.at(page).is_some_and(|at| self.place.is_gone(at));
+            if gone && !mutant!("kit.gone-page-forgotten") {
+                self.pages.touch(page);
+            }
+        }
         for lba in 0..self.map.capacity() {
             if let Entry::Media(at) = self.map.get(lba)
                 && self.place.is_gone(at)
             {
                 self.pages.touch_trims(lba, lba + 1);
             }
+        }
+    }
+
+    /// Makes the pages of counts if chunks have been erased since they were made: those chunks may be
+    /// opened while this barrier goes on, and need no other pages behind it then.
+    fn make_counts(&mut self) {
+        let due = self.place.will_need_counts() && !mutant!("kit.opened-untold");
+        if !due || self.phase == Phase::Stopped || mutant!("kit.chunks-unnoted") {
+            return;
+        }
+        self.pages.set_tags(self.place.tell_erases());
+        for page in self.pages.take_counts() {
+            self.hold_twice(page);
+        }
+    }
+
+    /// Makes a page of notes, which the barrier that is under way will program on two PUs.
+    fn hold_twice(&mut self, page: u32) {
+        self.hold(page);
+        if self.workers.len() > 1 && !mutant!("kit.notes-written-once") {
+            self.hold(page | SECOND);
         }
     }
 
@@ -326,10 +337,7 @@ impl Controller {
         self.pages.set_tags(self.place.tell_erases());
         self.stamp += 1;
         for page in self.pages.take_notes() {
-            self.hold(page);
-            if self.workers.len() > 1 && !mutant!("kit.notes-written-once") {
-                self.hold(page | SECOND);
-            }
+            self.hold_twice(page);
         }
         !self.barriers.held.is_empty()
     }
@@ -524,7 +532,9 @@ impl Controller {
             return self.pages.take(unit);
         }
         let mut taken: Vec<u32> = Vec::new();
-        for held in self.barriers.held.iter_mut().filter(|h| !h.sent) {
+        let go = self.barriers.pages_go;
+        let may_go = |held: &&mut Held| go || self.pages.is_counts(held.page & !SECOND);
+        for held in self.barriers.held.iter_mut().filter(|h| !h.sent).filter(may_go) {
             let apart = taken.first().is_none_or(|page| page & SECOND == held.page & SECOND);
             if taken.len() < unit as usize && apart {
                 held.sent = true;
@@ -541,23 +551,29 @@ impl Controller {
         }
     }
 
+    /// The page of a barrier that is programmed next. Counts need no order: what they say is true
+    /// whatever else is on the medium.
+    fn next_held(&self) -> Option<&Held> {
+        let may_go = |h: &&Held| self.barriers.pages_go || self.pages.is_counts(h.page & !SECOND);
+        self.barriers.held.iter().filter(may_go).find(|h| !h.sent)
+    }
+
     /// The next pages of a barrier are notes.
     pub(super) fn notes_are_next(&self) -> bool {
-        let next = self.barriers.held.iter().find(|h| !h.sent);
-        next.is_some_and(|held| self.pages.is_notes(held.page & !SECOND))
+        self.next_held().is_some_and(|held| self.pages.is_notes(held.page & !SECOND))
     }
 
     /// The position where the next pages of a barrier should not go: there is the first copy of the
     /// same.
     pub(super) fn position_to_avoid(&self) -> Option<u32> {
-        let next = self.barriers.held.iter().find(|h| !h.sent)?;
+        let next = self.next_held()?;
         let second = next.page & SECOND != 0 && !mutant!("kit.notes-on-one-die");
         self.barriers.first_copy.filter(|_| second)
     }
 
     /// Pages of a barrier wait for a program.
     pub(super) fn held_pages_wait(&self) -> bool {
-        self.barriers.pages_go && self.barriers.held.iter().any(|h| !h.sent)
+        self.next_held().is_some()
     }
 
     pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {

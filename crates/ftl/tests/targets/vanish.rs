@@ -360,6 +360,100 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
     }
 }
 
+/// Times that [`lived_with_gc`] writes all: enough for GC to have erased chunks.
+const ROUNDS: u64 = 40;
+
+/// A life in which GC has erased chunks and opened them again, with trims at its end: sectors 500 ..
+/// are discarded.
+fn lived_with_gc(drive: &Drive) -> Arc<Ssd> {
+    let ssd = blank(drive, "");
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+    run.run(async move {
+        let ftl = Pftl::create(&cx, device, config).expect("fits");
+        cx.sleep(Ns::from_ms(100)).await;
+        for round in 0..ROUNDS {
+            for lba in 0..USED {
+                put(&ftl, &cx, lba, if round < ROUNDS - 1 { 1 } else { 2 }).await;
+            }
+            flush(&ftl, &cx).await;
+        }
+        let mut none = [];
+        let io = Io::of(BlockOp::Discard, Lba::new(500), USED as u32 - 500, false, &mut none);
+        ftl.start(&cx, io).await.expect("a discard");
+        flush(&ftl, &cx).await;
+    })
+    .expect("no stall");
+    cut(&ssd, run);
+    ssd
+}
+
+/// Fails if a sector is neither as it was flushed in [`lived_with_gc`] nor an error.
+fn honest_with_trims(got: &[Got], what: &str) {
+    let (written, trimmed) = got.split_at(500);
+    honest(written, what);
+    let back = trimmed.iter().filter(|got| !matches!(got, Got::Zeros | Got::Error)).count();
+    assert_eq!(back, 0, "{what}: trimmed sectors are back");
+}
+
+/// A chunk that was erased, opened again and flushed is lost.
+#[test]
+fn a_chunk_that_was_opened_again_is_no_torn_erase() {
+    for drive in drives() {
+        let ssd = lived_with_gc(&drive);
+        let erases = |(pu, chunk): &(u32, u32)| ssd.chunk_report(*pu, *chunk, 1)[0].erases;
+        let again: Vec<_> = written(&ssd).into_iter().filter(|at| erases(at) > 0).collect();
+        assert!(again.len() > 4, "{}: {} chunks", drive.name, again.len());
+        for (pu, chunk) in again.into_iter().take(16) {
+            let what = format!("{}, chunk {chunk} of PU {pu}", drive.name);
+            let ssd = lived_with_gc(&drive);
+            let place = format!("pu = {pu}\nchunk = {chunk}\ntimes = 100000000");
+            plant(&ssd, &format!("kind = \"read_uncorrectable\"\n{place}"));
+            if let Ok((got, _)) = mount(&drive, &ssd, false, false) {
+                honest_with_trims(&got, &what);
+            }
+        }
+    }
+}
+
+/// A PU can't be read any more from some moment of a mount on, also shortly before the mount's
+/// last read: the mount is refused, or the next one, when all can be read again, misses nothing,
+/// trims neither.
+#[test]
+fn a_pu_that_goes_in_the_middle_of_a_mount_takes_nothing_along() {
+    let drives = [block_ssd("block", 0), by_chunk()];
+    for (drive, pu) in drives.iter().flat_map(|drive| (0..4).map(move |pu| (drive, pu))) {
+        let from_on = |count: u64| {
+            let ssd = lived_with_gc(drive);
+            let from = format!("pu = {pu}\ncount = {count}\ntimes = 100000000");
+            plant(&ssd, &format!("kind = \"read_uncorrectable\"\n{from}"));
+            match mount(drive, &ssd, false, false) {
+                Ok(_) => {
+                    ssd.forgive();
+                    let what = format!("{}, PU {pu} from read {count} on", drive.name);
+                    let (got, _) =
+                        mount(drive, &ssd, false, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+                    honest_with_trims(&got, &what);
+                    true
+                }
+                Err(KitError::Lost { .. }) => false,
+                Err(other) => panic!("{}, PU {pu} from read {count} on: {other}", drive.name),
+            }
+        };
+        let mut last = 1;
+        while !from_on(last) {
+            last *= 2;
+        }
+        let mut first = last / 2;
+        while first + 1 < last {
+            let middle = first.midpoint(last);
+            if from_on(middle) { last = middle } else { first = middle }
+        }
+        let mounted = (last.saturating_sub(16).max(1)..last + 4).filter(|n| from_on(*n)).count();
+        assert!(mounted >= 4, "{}: {mounted} mounts around read {last}", drive.name);
+    }
+}
+
 /// The logical sectors that the records in a chunk name, without tags.
 async fn named(ssd: &dyn Device, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> {
     let info = ssd.chunk_report(pu, chunk, 1)[0];

@@ -143,7 +143,7 @@ pub const FILES: &[Files] = &[
     Files { name: "parafs-faults", share: 10, faulty: true, vanishes: false, way: None },
 ];
 
-/// File systems that torture runs by name only, as [`crate::stacks::OPEN`]: ParaFS on S-FTL, on
+/// File systems that torture runs by name only: ParaFS on S-FTL, on
 /// flash of which dies, PUs, channels, chunks and reads vanish at mounts.
 pub const FILES_OPEN: &[Files] = &[Files {
     name: "parafs-vanish",

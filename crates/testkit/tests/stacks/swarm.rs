@@ -166,6 +166,33 @@ found! {
     /// did.
     found_a_barrier_that_waits_while_a_victim_rests: "slc-tlc-vanish",
         [12_884_901_911, aimed(2)];
+    /// All reads of a mount failed, and each chunk had one unit: they were taken for torn ones.
+    found_a_blind_mount_that_tore_units: "pftl-vanish",
+        [12_884_901_931, Plan { effort: 20, ..aimed(2) }];
+    /// The same in SLC mode.
+    found_a_blind_mount_that_tore_units_in_slc_mode: "slc-tlc-vanish",
+        [60, cut_at(1, &[13_912_689])];
+    /// A device with little spare wrote no pages of counts.
+    found_a_device_that_told_no_counts: "pftl-vanish", [12, aimed(3)],
+        [17_179_869_237, Plan { effort: 50, ..aimed(3) }];
+    /// The only line that was written could not be read, and was taken for one that a creation was
+    /// turning into SLC mode.
+    found_the_only_line_taken_for_a_new_one: "slc-tlc-vanish", [55, cut_at(1, &[3_898_592])];
+    /// A page of trims was on the die that had died, and the die was noted without writing it anew.
+    found_a_page_that_died_with_its_die: "slc-tlc-vanish",
+        [4_294_970_318, Plan { effort: 1, ..aimed(3) }],
+        [12_884_902_429, Plan { effort: 5, ..aimed(3) }];
+    /// A chunk failed its erase while those of its line were erased, too, and nothing told them from
+    /// lost ones.
+    found_a_failed_erase_beside_torn_ones: "slc-tlc-faults",
+        [4_294_968_018, Plan { effort: 20, ..aimed(6) }], [8_589_935_325, aimed(7)];
+    /// Both copies of the newest counts were on one channel.
+    found_notes_on_one_channel: "pftl-vanish", [6051, Plan { effort: 25, ..aimed(2) }];
+    /// An erase was torn in the first life, of which there were no notes.
+    found_a_first_life_without_notes: "slc-tlc", [9046, Plan { effort: 50, ..aimed(2) }];
+    /// The padding behind a torn unit failed, too, and the next mount took both for lost.
+    found_padding_that_failed_in_an_empty_chunk: "pftl-faults",
+        [3101, Plan { effort: 50, ..aimed(2) }];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener
@@ -207,4 +234,11 @@ swarms! {
     slc_tlc: "slc-tlc",
     slc_tlc_faults: "slc-tlc-faults",
     slc_tlc_image: "slc-tlc-image",
+    pftl_vanish: "pftl-vanish",
+    pblk_vanish: "pblk-vanish",
+    qblk_vanish: "qblk-vanish",
+    slc_tlc_vanish: "slc-tlc-vanish",
+    pblk_image_trouble: "pblk-image-trouble",
+    pftl_image_trouble: "pftl-image-trouble",
+    slc_tlc_image_trouble: "slc-tlc-image-trouble",
 }

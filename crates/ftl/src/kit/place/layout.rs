@@ -127,6 +127,7 @@ pub(in crate::kit) struct Layout {
     pub(in crate::kit) grain: u32,
     /// Position in the stripe → PU.
     pu: Vec<u32>,
+    channels: u32,
     by_grain: FastDiv,
 }
 
@@ -158,6 +159,7 @@ impl Layout {
             pu: (0..geo.pus())
                 .map(|at| at % geo.channels * geo.pus_per_channel + at / geo.channels)
                 .collect(),
+            channels: geo.channels,
             by_grain: FastDiv::new(1),
         };
         for spec in specs {
@@ -354,6 +356,11 @@ impl Layout {
     #[inline]
     pub(in crate::kit) fn chunk(&self, line: u32, position: u32) -> Location {
         Location { pu: self.pu[position as usize], chunk: self.chunk_number(line), sector: 0 }
+    }
+
+    /// Both positions are on one channel: they may fail together.
+    pub(in crate::kit) fn share_channel(&self, one: u32, other: u32) -> bool {
+        one % self.channels == other % self.channels
     }
 
     pub(in crate::kit) fn pu(&self, position: u32) -> u32 {

@@ -27,13 +27,15 @@ impl Place {
         self.streams[stream].pool == MAIN
     }
 
-    /// An open line and an idle position with room in it that is not this one, of any stream of the
-    /// main pool.
-    pub(in crate::kit) fn next_open_elsewhere(&self, avoid: Option<u32>) -> Option<(usize, u32)> {
+    /// An open line and an idle position with room in it that fits, of any stream of the main pool.
+    pub(in crate::kit) fn next_open_that(
+        &self,
+        fits: impl Fn(u32) -> bool,
+    ) -> Option<(usize, u32)> {
         let main = |stream: &usize| self.streams[*stream].pool == MAIN;
         let open = self.open_chunks().map(|chunk| (chunk.stream, chunk.position));
         let mut open = open.filter(|(stream, _)| main(stream));
-        open.find(|(_, position)| Some(*position) != avoid && self.idle.has(*position))
+        open.find(|(_, position)| fits(*position) && self.idle.has(*position))
     }
 
     /// Chunks of open lines that have units left.

@@ -41,7 +41,8 @@ impl Mount<'_> {
         let mut left = Vec::new();
         for page in 0..pages.count() {
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
-            if !self.read_newest(pages, found, page, saved.is_some(), &mut lost).await {
+            let read = self.read_newest(pages, found, page, saved.is_some(), &mut lost).await;
+            if !read && saved.is_none() {
                 left.push(page);
             }
             if let Some((_, saved)) = saved {
@@ -52,8 +53,7 @@ impl Mount<'_> {
         let again = async |left: Vec<u32>| {
             let mut still = Vec::new();
             for page in left {
-                let saved = dump.is_some_and(|d| d.pages.iter().any(|(of, _)| *of == page));
-                if !self.read_newest(pages, found, page, saved, &mut lost).await {
+                if !self.read_newest(pages, found, page, false, &mut lost).await {
                     still.push(page);
                 }
             }
@@ -64,7 +64,11 @@ impl Mount<'_> {
             false => read_again(self.cx, left, again).await,
         };
         for page in left {
-            found.unreadable.insert(found.newest[pages.lba(page) as usize].at);
+            let at = found.newest[pages.lba(page) as usize].at;
+            match mutant!("kit.lost-page-is-torn") {
+                true => found.unreadable.insert(at),
+                false => found.lost_pages.insert(at),
+            };
         }
         lost
     }

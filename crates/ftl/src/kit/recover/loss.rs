@@ -44,7 +44,7 @@ use crate::layer::{LostCause, LostSectors};
 
 /// Units in a row that may be torn where there is no other PU to compare with: that of a power cut,
 /// and of two cut mounts.
-const RUN_ALONE: u32 = 3;
+pub(super) const RUN_ALONE: u32 = 3;
 
 /// Units in a row that may be torn, whatever other PUs look like.
 const RUN_MOST: u32 = 8;
@@ -90,13 +90,13 @@ impl Mount<'_> {
     pub(super) fn judge_unreadable(
         &mut self,
         pages: &mut Pages,
-        found: &Found,
+        (found, blind): (&Found, &BTreeSet<(u32, u32)>),
         dump: Option<&Dump>,
-        (accept, capacitors): (bool, bool),
+        accept: bool,
     ) -> Result<Losses, MountError> {
         let notes = match (dump, pages.noted()) {
             (Some(dump), _) => Notes::Dump(&dump.unmissed),
-            (None, Some(_)) if capacitors => Notes::None,
+            (None, Some(_)) if self.capacitors => Notes::None,
             (None, Some(stamp)) if stamp >> LIFE_SHIFT < found.host_stamp >> LIFE_SHIFT => {
                 Notes::Lost
             }
@@ -110,7 +110,8 @@ impl Mount<'_> {
             let (line, position, sector) = self.layout.in_chunk(*at);
             let index = self.chunk_index(line, position);
             let offline = self.chunks[index].state == ChunkState::Offline;
-            if !offline && !pages.is_void(self.layout.grain_of(*at)) {
+            let void = pages.is_void(self.layout.grain_of(*at)) || self.failed.contains(at);
+            if !offline && !void {
                 let unit = sector - self.layout.of(line).in_unit(sector);
                 unread.entry((line, position)).or_default().insert(unit);
             }
@@ -119,7 +120,15 @@ impl Mount<'_> {
             losses.chunks = self.missed_chunks(&notes, pages, found);
         }
         self.forget_erased(&notes, pages, found, &mut unread);
-        self.judge_units(found, dump, &unread, &mut losses);
+        let flushed = |chunk: &&(u32, u32)| self.may_be_flushed(&notes, pages, found, **chunk);
+        let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.iter().partition(flushed);
+        unread.retain(|chunk, _| !empty.contains(chunk));
+        self.judge_units((found, &lost), dump, &unread, &mut losses);
+        let there = |at: &&u32| {
+            let (line, position, _) = self.layout.in_chunk(**at);
+            self.chunks[self.chunk_index(line, position)].state != ChunkState::Offline
+        };
+        losses.sectors.extend(found.lost_pages.iter().filter(there));
         if !losses.is_empty() && !accept && !mutant!("kit.loss-mounted") {
             return Err(self.refusal(&losses));
         }
@@ -137,7 +146,7 @@ impl Mount<'_> {
         let dead = |position: u32| self.is_dead(position);
         let dead: Vec<bool> = (0..self.layout.positions).map(dead).collect();
         let alive = dead.iter().any(|dead| !dead);
-        let blank = !found.any.iter().any(|any| *any) && found.unreadable.is_empty();
+        let blank = self.is_blank(found);
         let counts = self.lines_that_count(found);
         let missed = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
@@ -154,6 +163,21 @@ impl Mount<'_> {
         self.layout.chunks().filter(missed).collect()
     }
 
+    /// True if no chunk that is there holds anything that can be read.
+    fn is_blank_but_torn(&self, found: &Found) -> bool {
+        let there = |at: usize| self.chunks[at].state != ChunkState::Offline;
+        (0..self.chunks.len()).all(|at| found.good[at] == 0 || !there(at))
+    }
+
+    /// True if no chunk that is there holds anything.
+    fn is_blank(&self, found: &Found) -> bool {
+        let offline = |at: &u32| {
+            let (line, position, _) = self.layout.in_chunk(*at);
+            self.chunks[self.chunk_index(line, position)].state == ChunkState::Offline
+        };
+        self.is_blank_but_torn(found) && found.unreadable.iter().all(offline)
+    }
+
     /// All chunks of a PU are offline.
     fn is_dead(&self, position: u32) -> bool {
         let mut lines = self.layout.lines_at(position);
@@ -167,7 +191,7 @@ impl Mount<'_> {
         let wholly = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
             let full = self.chunks[at].write_pointer == self.layout.of(*line).chunk_sectors;
-            full && !found.any[at]
+            full && found.good[at] == 0
         };
         if mutant!("kit.unreadable-is-empty") {
             unread.retain(|chunk, _| !wholly(chunk));
@@ -182,38 +206,71 @@ impl Mount<'_> {
         }
         let counts = self.lines_that_count(found);
         let erased = |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize];
-        // Other chunks of its line, or the pages of counts, say whether it has been erased since it
-        // was written.
-        let said = |(line, position): &(u32, u32)| {
-            let at = self.chunk_index(*line, *position);
-            let mut heard = found.heard[at];
-            heard.note(pages.tag(at));
-            let said = heard.is_erased_since(self.chunks[at].erases);
-            said.filter(|_| !mutant!("kit.witness-unheard"))
-        };
+        let said = |chunk: &(u32, u32)| self.is_erased_since(pages, found, *chunk);
         unread.retain(|chunk, _| !(erased(chunk) && said(chunk) == Some(true)));
-        // A chunk that nobody has noted as bad could have said it.
-        let silenced = |(line, _): &(u32, u32)| {
-            let gone =
-                |at: usize| self.chunks[at].state == ChunkState::Offline && !pages.is_noted(at);
-            let mut line = self.layout.positions_of(*line).map(|p| self.chunk_index(*line, p));
-            matches!(notes, Notes::Pages) && line.any(gone)
-        };
+        let silenced = |chunk: &(u32, u32)| self.is_silenced(notes, pages, chunk.0);
         let erased =
             |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none() && !silenced(chunk);
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);
-        // What an erased line held is elsewhere. Where nothing can be read at all only a creation
-        // was cut, which erases what is not in SLC mode yet, a line at a time.
-        let blank = !found.any.iter().any(|any| *any);
+        // Nothing is erased before the first flush, which writes notes. With capacitors nothing was
+        // under way at a clean stop, and at any other end there is a dump.
+        let unflushed = matches!(notes, Notes::None);
+        // What an erased line held is elsewhere. If nothing was flushed, or nothing can be read at
+        // all, only a creation was cut, which turns one line after the other into SLC mode.
+        let created = unflushed || self.is_blank_but_torn(found);
         let slc = |line: u32| u32::from(self.layout.is_slc(line));
-        let lives = |line: u32| if blank { slc(line) } else { LIVES };
+        let lives = |line: u32| if created { slc(line) } else { LIVES };
         let few = |chunk: &(u32, u32)| match single(&chunk.0) {
             true => alone.len() <= (lives(chunk.0) * self.layout.positions) as usize,
             false => wide.len() <= lives(chunk.0) as usize,
         };
         unread.retain(|chunk, _| !(erased(chunk) && few(chunk)));
+    }
+
+    /// Whether a chunk has been erased since it was written, as other chunks of its line or the pages
+    /// of counts say; `None`: nothing does.
+    fn is_erased_since(
+        &self,
+        pages: &Pages,
+        found: &Found,
+        (line, position): (u32, u32),
+    ) -> Option<bool> {
+        let at = self.chunk_index(line, position);
+        let mut heard = found.heard[at];
+        heard.note(pages.tag(at));
+        let said = heard.is_erased_since(self.chunks[at].erases);
+        said.filter(|_| !mutant!("kit.witness-unheard"))
+    }
+
+    /// True if what speaks of the chunks of this line may have been on a PU that is dead since.
+    fn is_silenced(&self, notes: &Notes<'_>, pages: &Pages, line: u32) -> bool {
+        let mut chunks = self.layout.positions_of(line);
+        let gone = |p: u32| self.is_dead(p) && !pages.is_noted(self.chunk_index(line, p));
+        matches!(notes, Notes::Pages) && chunks.any(gone)
+    }
+
+    /// True if a chunk that gives nothing back may hold something that was flushed. A barrier
+    /// ends only when something on another PU, or the pages of counts, speak of each open chunk
+    /// with content.
+    fn may_be_flushed(
+        &self,
+        notes: &Notes<'_>,
+        pages: &Pages,
+        found: &Found,
+        chunk: (u32, u32),
+    ) -> bool {
+        let mut others = self.layout.positions_of(chunk.0).filter(|p| *p != chunk.1);
+        let silent = |position: u32| {
+            let at = self.chunk_index(chunk.0, position);
+            let is_there = !matches!(self.chunks[at].state, ChunkState::Free);
+            is_there && found.good[at] == 0 && !pages.is_noted(at)
+        };
+        if !matches!(notes, Notes::Pages) || others.any(silent) {
+            return true;
+        }
+        self.is_erased_since(pages, found, chunk) == Some(false)
     }
 
     /// Lines that have the only newest copy of some logical sector, of those that can be read.
@@ -236,7 +293,7 @@ impl Mount<'_> {
     /// Which of these units are lost, and which only torn.
     fn judge_units(
         &mut self,
-        found: &Found,
+        (found, blind): (&Found, &BTreeSet<(u32, u32)>),
         dump: Option<&Dump>,
         unread: &Unread,
         losses: &mut Losses,
@@ -249,6 +306,10 @@ impl Mount<'_> {
                 let reach = window_of(self.layout.of(*line));
                 let kept = |unit: &&u32| !self.was_cut(dump, *line, *position, **unit, reach);
                 let units: Vec<u32> = units.iter().filter(kept).copied().collect();
+                units.iter().for_each(|unit| self.lose(losses, found, (*line, *position), *unit));
+                continue;
+            }
+            if blind.contains(&(*line, *position)) {
                 units.iter().for_each(|unit| self.lose(losses, found, (*line, *position), *unit));
                 continue;
             }
@@ -269,8 +330,12 @@ impl Mount<'_> {
                 Some(beside) => beside + if beside > 1 || window { 2 } else { 1 },
                 None => self.longest_alone(line),
             };
-            let any = found.any[self.chunk_index(line, position)];
-            most = most.min(if any { RUN_MOST } else { RUN_ALONE });
+            let at = self.chunk_index(line, position);
+            most = most.min(if found.good[at] > 0 { RUN_MOST } else { RUN_ALONE });
+            // Mounts that were cut have programmed padding here to see whether it can be read.
+            if found.good[at] > 0 && found.data_end[at] + found.rest_end[at] == 0 {
+                most = most.max(RUN_ALONE);
+            }
             let unit = self.layout.of(line).unit;
             let root = found.rest_end[self.chunk_index(line, position)];
             if root > 0 && run.first() == Some(&root.next_multiple_of(unit)) {

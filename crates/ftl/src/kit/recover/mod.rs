@@ -28,6 +28,7 @@
 //!
 //! `scan.rs` has 2 and 4, `judge.rs` 3 and what fills the controller, `loss.rs` 5.
 
+mod blind;
 mod judge;
 mod loss;
 mod resume;
@@ -38,7 +39,7 @@ use flashlane_base::{Location, Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Device, Flags};
 use flashlane_ocssd::device::{Gather, Request};
 use flashlane_rt::Cx;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::buffer::Sizes;
@@ -142,6 +143,7 @@ struct Mount<'a> {
     medium: Medium,
     layout: Layout,
     capacity: u64,
+    capacitors: bool,
     /// Units behind a root, as [`super::rest`] programs them.
     reach: u32,
     content_bytes: usize,
@@ -185,6 +187,7 @@ impl DriveFtl {
             medium: Medium::new(device.clone(), layout.clone()),
             layout: layout.clone(),
             capacity,
+            capacitors: config.capacitors,
             report: Recovery::default(),
             began: cx.now(),
         };
@@ -233,6 +236,10 @@ impl DriveFtl {
             let pages = pages.count();
             return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
         }
+        let blind = match dump {
+            None => mount.find_blind(&mut found).await,
+            Some(_) => BTreeSet::new(),
+        };
         mount.step("scan records");
         // A die may have died under the reads.
         mount.take_stock();
@@ -242,8 +249,8 @@ impl DriveFtl {
         let readable = mount.readable_of(&found, dump).await;
         mount.check_host(&config)?;
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
-        let how = (config.accept_lost_sectors, config.capacitors);
-        let losses = mount.judge_unreadable(&mut pages, &found, dump, how)?;
+        let accept = config.accept_lost_sectors;
+        let losses = mount.judge_unreadable(&mut pages, (&found, &blind), dump, accept)?;
         mount.report.lost = mount.lost_places(&losses);
         // Without a dump what is lost may be younger than all that was found.
         let youngest = match dump.is_some() || mutant!("kit.youngest-is-newest") {

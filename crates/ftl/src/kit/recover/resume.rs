@@ -458,16 +458,16 @@ impl Controller {
         for lba in 0..self.map.capacity() {
             if let Entry::Media(at) = self.map.get(lba) {
                 self.take_copy(at, lba);
-                // A scan must not take an older copy for it.
-                if self.place.is_gone(at) && !mutant!("kit.gone-not-noted") {
-                    self.pages.touch_trims(lba, lba + 1);
-                }
             }
         }
         for page in 0..self.pages.count() {
             if let Some(at) = self.pages.at(page) {
                 self.take_copy(at, self.pages.lba(page));
             }
+        }
+        // A scan must not take an older copy for what is gone.
+        if !mutant!("kit.gone-not-noted") {
+            self.touch_gone();
         }
         self.place.erase_empty_lines(self.barrier_after_now());
         Room::default()

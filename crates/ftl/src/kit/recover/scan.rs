@@ -41,13 +41,15 @@ pub(super) struct Found {
     /// Largest stamp of a host's sector.
     pub(super) host_stamp: u64,
     pub(super) unreadable: BTreeSet<u32>,
+    /// Newest copies of pages that can't be read, though their records could: so they are not torn.
+    pub(super) lost_pages: BTreeSet<u32>,
     /// Per chunk: its last sector that is a copy of a host's sector, + 1. Pages do not count: those
     /// that say what is void are programmed before anything else, maybe behind a torn unit.
     pub(super) data_end: Vec<u32>,
     /// Per chunk: its last sector that is of a snapshot, + 1.
     pub(super) rest_end: Vec<u32>,
-    /// Per chunk: something of it could be read.
-    pub(super) any: Vec<bool>,
+    /// Per chunk: its last sector that could be read, + 1.
+    pub(super) good: Vec<u32>,
     /// Per chunk: what the others of its line say of it.
     pub(super) heard: Vec<Heard>,
     /// Per line: largest stamp.
@@ -80,9 +82,10 @@ impl Mount<'_> {
             equal: Vec::new(),
             host_stamp: 0,
             unreadable: BTreeSet::new(),
+            lost_pages: BTreeSet::new(),
             data_end: vec![0; chunks],
             rest_end: vec![0; chunks],
-            any: vec![false; chunks],
+            good: vec![0; chunks],
             heard: vec![Heard::default(); chunks],
             stamp_of_line: vec![0; self.layout.lines as usize],
             foreign: None,
@@ -200,7 +203,7 @@ async fn scan_chunks(
 
 impl Found {
     /// Takes in the record of a sector; `None`: it can't be read.
-    fn note(&mut self, layout: &Layout, at: u32, record: Option<Record>) {
+    pub(super) fn note(&mut self, layout: &Layout, at: u32, record: Option<Record>) {
         let (line, position, sector) = layout.in_chunk(at);
         let chunk = layout.chunk_index(line, position);
         // Of another FTL, or damaged: no copy of ours has such a stamp.
@@ -209,7 +212,7 @@ impl Found {
             self.unreadable.insert(at);
             return;
         };
-        self.any[chunk] = true;
+        self.good[chunk] = self.good[chunk].max(sector + 1);
         if lba >= LBA_LIMIT {
             if lba == LBA_SNAPSHOT {
                 self.rest_end[chunk] = self.rest_end[chunk].max(sector + 1);

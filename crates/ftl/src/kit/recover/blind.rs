@@ -1,0 +1,119 @@
+//! Chunks that give nothing back: the whole chunk, its PU, or all reads of this moment fail.
+//!
+//! Owns: [`Mount::find_blind`], the proof that a chunk with unreadable sectors can be read. Promises:
+//! a unit counts as torn only in a chunk from which this mount could read something *after* the
+//! unit's last read had failed; where nothing was readable a unit of padding is programmed behind,
+//! and read. Never: judges a unit.
+//!
+//! A torn program and a flushed unit that can't be read look the same. But a torn program harms one
+//! unit, and what fails for a die, a chunk or a while hits all that the chunk has.
+
+use flashlane_base::{VECTOR_MAX, mutant};
+use flashlane_ocssd::device::ChunkState;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::loss::RUN_ALONE;
+use super::scan::Found;
+use super::sectors::read_records;
+use super::{Mount, pad_chunk};
+
+/// Units of padding that are programmed in a chunk, one after the other, until one can be read: a
+/// program may fail.
+const PROBES: u32 = 3;
+
+impl Mount<'_> {
+    /// Looks which chunks with unreadable sectors give nothing back, (line, position) each; takes
+    /// in what can be read by now in the others.
+    pub(super) async fn find_blind(&mut self, found: &mut Found) -> BTreeSet<(u32, u32)> {
+        let mut chunks: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
+        for at in &found.unreadable {
+            let (line, position, _) = self.layout.in_chunk(*at);
+            chunks.entry((line, position)).or_default().push(*at);
+        }
+        let mut blind = BTreeSet::new();
+        if mutant!("kit.blind-chunk-is-torn") {
+            return blind;
+        }
+        for ((line, position), failed) in &chunks {
+            let good = found.good[self.chunk_index(*line, *position)];
+            let control = match good.checked_sub(1) {
+                Some(last) => vec![self.layout.sector_at(*line, *position, last)],
+                None => failed[..failed.len().min(VECTOR_MAX)].to_vec(),
+            };
+            let records = read_records(self.cx, &self.medium, &control).await;
+            if records.iter().all(Option::is_none) && !self.is_unprovable(*line, *position) {
+                blind.insert((*line, *position));
+            }
+        }
+        for _ in 0..PROBES {
+            self.probe(found, &mut blind).await;
+        }
+        for (_, failed) in chunks.into_iter().filter(|(chunk, _)| !blind.contains(chunk)) {
+            for part in failed.chunks(VECTOR_MAX) {
+                self.read_probe(found, part).await;
+            }
+        }
+        blind
+    }
+
+    /// Nothing can be programmed in this chunk to prove that it can be read, and a cut with padding
+    /// that failed may have left no more: the device closed it early, behind a failed program, or
+    /// it has no more units than may be torn ([`RUN_ALONE`]).
+    fn is_unprovable(&self, line: u32, position: u32) -> bool {
+        let (region, info) = (self.layout.of(line), &self.chunks[self.chunk_index(line, position)]);
+        let full = region.chunk_sectors;
+        let is_short = info.write_pointer < full || full <= RUN_ALONE * region.unit;
+        info.state == ChunkState::Closed && is_short
+    }
+
+    /// Programs a unit of padding in each of these chunks that is open and of which nothing could be
+    /// read, all PUs at once. Takes out those of which something can be read since.
+    async fn probe(&mut self, found: &mut Found, blind: &mut BTreeSet<(u32, u32)>) {
+        let mut joins = Vec::new();
+        for (line, position) in blind.iter() {
+            let (region, at) = (self.layout.of(*line), self.chunk_index(*line, *position));
+            let info = self.chunks[at];
+            let from = info.write_pointer;
+            let end = from + region.unit;
+            if info.state == ChunkState::Open && found.good[at] == 0 && end <= region.chunk_sectors
+            {
+                let due = (*line, from, end);
+                let job = pad_chunk(self.cx.clone(), self.medium.clone(), *position, due);
+                let before = self.readable(*line, &info);
+                joins.push(((*line, *position), before, self.cx.spawn_join(job)));
+            }
+        }
+        if joins.is_empty() {
+            return;
+        }
+        let mut ended = Vec::new();
+        for (chunk, before, join) in joins {
+            let (padded, failed) = join.await;
+            self.padded = (self.padded.0 + padded.0, self.padded.1 + padded.1);
+            self.failed.extend(failed);
+            ended.push((chunk, before));
+        }
+        self.take_stock();
+        for ((line, position), before) in ended {
+            let end = self.readable(line, &self.chunks[self.chunk_index(line, position)]);
+            let sectors = (before..end).map(|s| self.layout.sector_at(line, position, s));
+            for part in sectors.collect::<Vec<_>>().chunks(VECTOR_MAX) {
+                self.read_probe(found, part).await;
+            }
+            if found.good[self.chunk_index(line, position)] > 0 {
+                blind.remove(&(line, position));
+            }
+        }
+    }
+
+    /// Reads records of these sectors, a vector at most, and takes in what it gets.
+    async fn read_probe(&self, found: &mut Found, ats: &[u32]) {
+        let records = read_records(self.cx, &self.medium, ats).await;
+        for (at, record) in ats.iter().zip(records) {
+            if record.is_some() {
+                found.unreadable.remove(at);
+            }
+            found.note(&self.layout, *at, record);
+        }
+    }
+}
