@@ -55,6 +55,8 @@ pub const STACKS: &[Stack] = &[
     row("pblk-vanish", 24, 10, |seed, size| telling(pblk(seed, size)).vanishing()),
     row("qblk-vanish", 24, 10, |seed, size| telling(qblk(seed, size)).vanishing()),
     row("slc-tlc-vanish", 24, 10, |seed, size| slc(seed, size).vanishing()),
+    row("pftl-records", 24, 10, |seed, size| pftl_recorded(seed, size).vanishing()),
+    row("slc-tlc-records", 24, 10, |seed, size| slc_recorded(seed, size).vanishing()),
     row("pblk-image-trouble", 8, 3, |seed, _| qblk(seed, Size::Tight).troubled()),
     row("pftl-image-trouble", 8, 5, |seed, _| pftl_imaged(seed).troubled()),
     row("slc-tlc-image-trouble", 8, 5, |seed, _| slc(seed, Size::Tight).troubled()),
@@ -618,6 +620,23 @@ fn slc(seed: u64, size: Size) -> Drawn<SlcConfig> {
         ..SlcConfig::default()
     };
     drawn.on.journal = devices::one_of(r, &[0, 20, 100, 300]);
+    drawn
+}
+
+/// A block SSD whose flushes leave records.
+fn pftl_recorded(seed: u64, size: Size) -> Drawn<PftlConfig> {
+    let mut drawn = pftl(seed, size);
+    (drawn.config.capacitors, drawn.config.flush_records) = (false, true);
+    let least = if drawn.on.spec.get_mut().cells.pair_damage { 76 } else { 35 };
+    drawn.config.over_provisioning_percent = drawn.config.over_provisioning_percent.max(least);
+    drawn
+}
+
+/// An SLC/TLC SSD whose flushes leave records.
+fn slc_recorded(seed: u64, size: Size) -> Drawn<SlcConfig> {
+    let mut drawn = slc(seed, size);
+    drawn.config.flush_records = true;
+    drawn.config.over_provisioning_percent += 3;
     drawn
 }
 

@@ -137,6 +137,9 @@ struct Events {
     is_hurt: bool,
     /// After a clean stop: the place of each logical sector.
     stopped_at: Option<Vec<Option<Location>>>,
+    /// A mount has found a device that takes no writes, so it could not record what it found: what is
+    /// lost later, and accepted, may be younger than what is recorded.
+    is_unrecorded: bool,
     /// No mount is left to be tried.
     is_over: bool,
 }
@@ -275,7 +278,11 @@ impl Vanishing {
                 let why = first.what;
                 return Err(format!("{loss:?}: refused ({why}), then accepted unchanged"));
             }
-            Ok(up) => return Ok(up),
+            Ok(up) => {
+                // Its reads may go on failing.
+                boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+                return Ok(up);
+            }
             Err(e) if e.refusal.is_none() => return Err(e.what),
             Err(_) => {}
         }
@@ -295,6 +302,10 @@ impl Vanishing {
 
     /// Mounts with `accept_lost`, since a die is dead. If even that is refused the run is over.
     async fn accepted(&self, boot: &Boot) -> Result<Up, String> {
+        if self.events.borrow().is_unrecorded {
+            self.events.borrow_mut().is_over = true;
+            return Err("a mount has recorded nothing, and now a loss is to be accepted".into());
+        }
         boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
         let how = MountHow { accept_lost: true, undo_discards: false };
         match self.inner.raised(boot, how).await {
@@ -328,6 +339,9 @@ impl Machine for Vanishing {
                 true => self.again(&boot, life).await?,
                 false => self.mount(&boot).await.map_err(|e| e.what)?,
             };
+            if let Some(layers) = self.inner.layers() {
+                self.events.borrow_mut().is_unrecorded |= layers.target().read_only().is_some();
+            }
             let strikes = self.strike_later(&boot, life);
             // A life in which a die died may have been cut before its mount came to an end.
             let reads_may_fail = strikes || self.events.borrow().is_hurt;

@@ -78,6 +78,11 @@ pub struct DriveConfig {
     /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
     /// wait for. Without, it is lost when the power goes, and a flush programs it.
     pub capacitors: bool,
+    /// A flush records on two PUs which version of each sector counts (`stamps.rs`). So where the loss
+    /// of a die is accepted after a power cut, it costs what the die held. Without it every sector may
+    /// be older then, and is lost. A device has records from its creation on, or never. Without effect
+    /// where there are capacitors.
+    pub flush_records: bool,
     /// Mount although sectors can't be read that were good once: older copies of what they held may
     /// be taken for it.
     pub accept_lost_sectors: bool,
@@ -171,6 +176,12 @@ impl Frame {
 }
 
 impl DriveConfig {
+    /// Of the host's logical sectors, those of whose flushed versions the device keeps records.
+    pub(super) fn recorded(&self, host: u64) -> u32 {
+        let keeps = self.flush_records && !self.capacitors;
+        if keeps { host as u32 } else { 0 }
+    }
+
     /// Where the medium itself outlives its host only once it is flushed (an image), no capacitors
     /// save this process's memory: the buffer is volatile there. Sizes that nobody said are kept as they
     /// came out: another default must not refuse a drive that there is.

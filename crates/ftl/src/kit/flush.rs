@@ -44,7 +44,7 @@ impl Controller {
         let place = match as_if {
             // Its padding is least in SLC, and it dies with the next page.
             // They die with the next line that is opened, but take no room of the SLC buffer.
-            Kind::Gc if self.notes_are_next() => self.place.next_of_gc(MAIN),
+            Kind::Gc if self.twofold_is_next() => self.place.next_of_gc(MAIN),
             Kind::Gc if self.buffer_has_room() => self.place.next_of_host(BUFFER, 0),
             Kind::Gc => self.place.next_of_gc(MAIN),
             _ => self.place.next_of_host(MAIN, moving),
@@ -56,7 +56,7 @@ impl Controller {
         None
     }
 
-    /// Where the second copy of notes goes: on another channel than the first one, if there is such
+    /// Where the other copy of a page of two goes: on another channel than the first one, if there is such
     /// a place or will be one when a program ends; else on another PU, else anywhere.
     fn place_of_second(&mut self, first_copy: u32) -> Option<(Load, usize, u32)> {
         let next = self.place.next_of_gc(MAIN);
@@ -186,12 +186,18 @@ impl Controller {
     }
 
     fn page_landed(&mut self, page: u32, at: u32) {
-        self.held_page_ended(page, true);
-        // A second copy is garbage from the start: the next notes come before its erase.
-        if page & SECOND != 0 {
+        if self.is_held_again(page, at) {
             return;
         }
-        if let Some(before) = self.pages.landed(page, at) {
+        self.held_page_ended(page, true);
+        let (page, is_second) = (page & !SECOND, page & SECOND != 0);
+        let before = match is_second {
+            true if self.pages.is_stamps(page) => self.pages.set_second(page, at),
+            // Of notes it is garbage from the start: the next notes come before its erase.
+            true => return,
+            false => self.pages.landed(page, at),
+        };
+        if let Some(before) = before {
             self.forget_copy(before);
         }
         self.map.take(at, self.pages.lba(page));
@@ -208,7 +214,8 @@ impl Controller {
                 let (l, p, _) = self.place.layout.in_chunk(at);
                 (l, p) == (line, position)
             };
-            if self.pages.at(page).is_some_and(in_it) {
+            if self.pages.at(page).is_some_and(in_it) || self.pages.second(page).is_some_and(in_it)
+            {
                 self.pages.touch(page);
             }
         }
@@ -217,7 +224,7 @@ impl Controller {
     /// The copy of a page lies in a victim: it is garbage, and a new one is due.
     pub(super) fn lose_page_copy(&mut self, page: u32, at: u32) {
         self.forget_copy(at);
-        self.pages.lose_copy(page);
+        self.pages.lose_copy(page, at);
     }
 
     /// Units of chunks that were erased are not void any more.

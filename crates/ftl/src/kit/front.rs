@@ -197,7 +197,7 @@ impl DriveFtl {
         }
         c.stats.ftl.flush_wait += cx.now() - from;
         // A stop that ended meanwhile has ended the barrier, too.
-        let left = c.phase == Phase::Stopped && c.pages.waiting() > 0;
+        let left = c.phase == Phase::Stopped && !c.pages.is_saved();
         let why = c.read_only.or(left.then_some(STOPPED));
         why.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }
@@ -244,6 +244,9 @@ impl Controller {
         let s = self.buffer.slot_mut(slot);
         s.stamp = self.stamp;
         s.sealed = false;
+        if !of_map {
+            self.pages.set_stamp(lba, self.stamp);
+        }
         copy_sector(self.buffer.content_mut(slot), content);
     }
 
@@ -284,6 +287,7 @@ impl Controller {
         }
         self.retire_copy(entry, left);
         self.map.set(lba, Entry::Unmapped);
+        self.pages.set_stamp(lba, 0);
         if let Some(cache) = &mut self.cache {
             cache.changed(lba, Cause::User);
         }

@@ -52,6 +52,7 @@ mod read;
 mod recover;
 mod rest;
 mod snapshot;
+mod stamps;
 mod stats;
 mod sync;
 #[cfg(test)]
@@ -214,6 +215,7 @@ impl DriveFtl {
         let mut needed = place::SPARE_LINES_MIN * line + reserve as u64;
         if !config.capacitors {
             needed += sync::spare_for_padding(layout);
+            needed += sync::spare_for_stamps(layout, config.recorded(host));
         }
         place.set_reserve(reserve);
         if place.usable() < capacity + needed || capacity == 0 {
@@ -270,6 +272,7 @@ impl DriveFtl {
         if !self.capacitors {
             user = c.ration(user);
             c.ask_for_erases(cx);
+            c.ask_for_records(cx);
         }
         let awaited = c.phase != Phase::Running || c.barrier_is_active();
         let tell = c.is_verdict_untold();
@@ -429,11 +432,12 @@ impl Parts {
             false => main.pairs.next_multiple_of(main.unit),
         };
         let reach = reach(&*device, &layout);
+        let recorded = config.recorded(host);
         let mut place = place;
         place.set_tells_erases(!config.capacitors);
         let mut controller = Controller {
             map: Map::new(capacity, layout.sectors.into()),
-            pages: Pages::of(capacity as u32, &layout),
+            pages: Pages::of(capacity as u32, &layout, recorded),
             buffer: Buffer::new(sizes),
             gc: Gc::new(config.gc_low_water_lines * place.abreast(MAIN), movers),
             workers: (0..layout.positions).map(|_| Worker::default()).collect(),
@@ -582,7 +586,7 @@ impl Controller {
 
     /// The pages of a drained device are on the medium, or will never be.
     fn is_saved(&self) -> bool {
-        let saved = self.capacitors || self.pages.waiting() == 0 || self.read_only.is_some();
+        let saved = self.capacitors || self.pages.is_saved() || self.read_only.is_some();
         saved || mutant!("kit.stop-without-pages")
     }
 
@@ -620,6 +624,12 @@ impl Controller {
             };
             if !self.map.is_valid(at) || self.map.owner(at) != self.pages.lba(page) {
                 return Err(format!("page {page}: physical sector {at} is not its copy"));
+            }
+            per_line[self.place.layout.line_of(at) as usize] += 1;
+        }
+        for (page, at) in self.pages.seconds() {
+            if !self.map.is_valid(at) || self.map.owner(at) != self.pages.lba(page) {
+                return Err(format!("page {page}: physical sector {at} is not its second copy"));
             }
             per_line[self.place.layout.line_of(at) as usize] += 1;
         }

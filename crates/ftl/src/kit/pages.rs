@@ -1,5 +1,5 @@
 //! What the medium must remember beside the host's sectors: trims, lost sectors, void units, chunks
-//! in which nothing is missed, erases of single chunks.
+//! in which nothing is missed, erases of single chunks, versions that were flushed.
 //!
 //! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
 //! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
@@ -23,7 +23,7 @@
 //! | 24 | 8 | first sector, unit or chunk it speaks of |
 //! | 32 | 8 | stamp at which it is true |
 //! | 40 | 24 | zero |
-//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk; counts: four bits per chunk |
+//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit; notes: one bit per chunk; counts: four bits per chunk; stamps: 64 bits per logical sector |
 //!
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
@@ -38,16 +38,20 @@
 //! good one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the
 //! other chunks say so. A barrier writes them when such a chunk was opened that was erased since
 //! they were written, so they are durable before anything in that chunk is. 0: nobody knows.
+//!
+//! **Stamps** say which version of each logical sector counts (`stamps.rs`), on a device whose flushes
+//! leave records. They are programmed twice, as notes are, and both copies are kept.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
 use super::map::{Entry, Map};
 use super::place::Layout;
+use super::stamps::Stamps;
 use flashlane_base::mutant;
 
 /// Bytes of a page, and of the content of its sector under every store.
 pub(super) const PAGE_BYTES: usize = flashlane_base::SECTOR_BYTES;
-const HEADER: usize = 64;
+pub(super) const HEADER: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"FLpp");
 const MAJOR: u16 = 1;
 /// Logical sectors that a page of trims speaks of.
@@ -92,8 +96,11 @@ pub(super) struct Pages {
     notes_from: u32,
     /// A bit per chunk, as the newest page of notes says: nothing in it is missed.
     notes: Vec<u64>,
-    /// First page of counts, the last kind.
+    /// First page of counts.
     counts_from: u32,
+    /// First page of stamps, the last kind.
+    stamps_from: u32,
+    stamps: Stamps,
     /// Per chunk its tag, as the newest page of counts says.
     tags: Vec<u8>,
     /// Stamp of the newest page of notes that a mount has read.
@@ -101,6 +108,8 @@ pub(super) struct Pages {
     dirty: u32,
     /// Pages of notes that differ from the medium. Only a barrier programs them.
     dirty_notes: u32,
+    /// Pages of stamps of which a copy is missing.
+    dirty_stamps: u32,
     flying: u32,
     /// Page to look at first when some are written.
     cursor: u32,
@@ -108,28 +117,33 @@ pub(super) struct Pages {
 
 impl Pages {
     /// The pages of a blank device.
-    pub(super) fn of(capacity: u32, layout: &Layout) -> Pages {
-        Pages::new(capacity, layout.grains(), layout.chunk_count())
+    /// `recorded`: logical sectors of whose flushed versions it keeps records.
+    pub(super) fn of(capacity: u32, layout: &Layout, recorded: u32) -> Pages {
+        Pages::new(capacity, (layout.grains(), layout.chunk_count()), recorded)
     }
 
     /// No page differs from the medium, which has none. `units` and `chunks` of the device.
-    pub(super) fn new(capacity: u32, units: u32, chunks: u32) -> Pages {
+    pub(super) fn new(capacity: u32, (units, chunks): (u32, u32), recorded: u32) -> Pages {
+        let stamps = Stamps::new(recorded);
         let (trims, voids) = Pages::numbers(capacity, units);
         let (notes, counts) = (chunks.div_ceil(VOID_SPAN), chunks.div_ceil(COUNT_SPAN));
         let clean = State { dirty: false, flying: false, at: NIL };
         Pages {
             capacity,
-            states: vec![clean; (trims + voids + notes + counts) as usize],
+            states: vec![clean; (trims + voids + notes + counts + stamps.count()) as usize],
             trims,
             void: vec![0; units.div_ceil(64) as usize],
             voids: 0,
             notes_from: trims + voids,
             notes: vec![0; chunks.div_ceil(64) as usize],
             counts_from: trims + voids + notes,
+            stamps_from: trims + voids + notes + counts,
+            stamps,
             tags: vec![0; chunks as usize],
             noted: None,
             dirty: 0,
             dirty_notes: 0,
+            dirty_stamps: 0,
             flying: 0,
             cursor: 0,
         }
@@ -144,13 +158,40 @@ impl Pages {
         self.states.len() as u32
     }
 
+    /// Places that copies of pages can have: one of each page, and then of each page of stamps a second
+    /// one.
+    pub(super) fn places(&self) -> u32 {
+        self.count() + self.stamps.count()
+    }
+
+    /// Where a copy lies, by its number among [`Pages::places`].
+    pub(super) fn place(&self, number: u32) -> Option<u32> {
+        match number.checked_sub(self.count()) {
+            None => self.at(number),
+            Some(second) => self.stamps.second(second),
+        }
+    }
+
+    /// A mount has found the newest copy of a page, by its number among [`Pages::places`].
+    pub(super) fn found_place(&mut self, number: u32, at: u32) {
+        match number.checked_sub(self.count()) {
+            None => self.found(number, at),
+            Some(second) => drop(self.stamps.set_second(second, Some(at))),
+        }
+    }
+
     /// Pages of trims and void units: all that a snapshot of major version 1 knows.
     pub(super) fn count_before_notes(&self) -> u32 {
         self.notes_from
     }
 
-    pub(super) fn is_notes(&self, page: u32) -> bool {
+    /// It is programmed twice, on two PUs where there are two: a page of notes, counts or stamps.
+    pub(super) fn is_twofold(&self, page: u32) -> bool {
         page >= self.notes_from
+    }
+
+    pub(super) fn is_stamps(&self, page: u32) -> bool {
+        page >= self.stamps_from
     }
 
     /// Pages of notes wait for a barrier.
@@ -180,6 +221,11 @@ impl Pages {
         self.dirty + self.flying
     }
 
+    /// All that a flush of this moment would save is on the medium.
+    pub(super) fn is_saved(&self) -> bool {
+        self.waiting() + self.stamps.behind() + self.dirty_stamps == 0
+    }
+
     pub(super) fn flying(&self) -> u32 {
         self.flying
     }
@@ -200,10 +246,12 @@ impl Pages {
     /// What the page would say has changed.
     pub(super) fn touch(&mut self, page: u32) {
         let state = &mut self.states[page as usize];
-        match page >= self.notes_from {
-            true => self.dirty_notes += !state.dirty as u32,
-            false => self.dirty += !state.dirty as u32,
-        }
+        let dirty = match page {
+            page if page >= self.stamps_from => &mut self.dirty_stamps,
+            page if page >= self.notes_from => &mut self.dirty_notes,
+            _ => &mut self.dirty,
+        };
+        *dirty += !state.dirty as u32;
         state.dirty = true;
     }
 
@@ -266,13 +314,13 @@ impl Pages {
     /// Pages of counts.
     #[cfg(test)]
     fn counts(&self) -> u32 {
-        self.count() - self.counts_from
+        self.stamps_from - self.counts_from
     }
 
     /// All pages of notes are to be written, but for those of counts that say nothing and are
     /// nowhere.
     pub(super) fn touch_notes(&mut self) {
-        for page in self.notes_from..self.count() {
+        for page in self.notes_from..self.stamps_from {
             let chunks = page.checked_sub(self.counts_from).map(|counts| counts * COUNT_SPAN);
             let said = |first: u32| {
                 let tags = self.tags.iter().skip(first as usize).take(COUNT_SPAN as usize);
@@ -296,7 +344,7 @@ impl Pages {
 
     fn take_from(&mut self, first: u32) -> Vec<u32> {
         let mut taken = Vec::new();
-        for page in first..self.count() {
+        for page in first..self.stamps_from {
             let state = &mut self.states[page as usize];
             if state.dirty && !state.flying {
                 (state.dirty, state.flying) = (false, true);
@@ -309,7 +357,114 @@ impl Pages {
     }
 
     pub(super) fn is_counts(&self, page: u32) -> bool {
-        page >= self.counts_from
+        (self.counts_from..self.stamps_from).contains(&page)
+    }
+
+    /// Flushes leave records.
+    #[inline]
+    pub(super) fn has_stamps(&self) -> bool {
+        self.stamps_from < self.count()
+    }
+
+    pub(super) fn stamps(&self) -> &Stamps {
+        &self.stamps
+    }
+
+    /// The version of this sector that counts from now on has this stamp; 0: it reads as zeros.
+    #[inline]
+    pub(super) fn set_stamp(&mut self, lba: u32, stamp: u64) {
+        if self.has_stamps() && !mutant!("kit.version-unrecorded") {
+            self.stamps.set(lba, stamp);
+        }
+    }
+
+    /// Pages of stamps.
+    fn all_stamps(&self) -> impl Iterator<Item = u32> + use<> {
+        self.stamps_from..self.count()
+    }
+
+    /// A page of stamps waits for a barrier: with `changed` also one that has changed only, which a
+    /// flush needs and an erase does not.
+    fn stamps_wait(&self, page: u32, changed: bool) -> bool {
+        let state = &self.states[page as usize];
+        !state.flying && (state.dirty || changed && self.stamps.is_behind(page - self.stamps_from))
+    }
+
+    /// Most copies of pages of stamps that a barrier may have to program.
+    pub(super) fn stamps_room(&self) -> u32 {
+        2 * (self.stamps.behind() + self.dirty_stamps).min(self.stamps.count())
+    }
+
+    /// The first page that [`Pages::take_stamps`] would take and that must be read from the medium
+    /// before.
+    pub(super) fn unread_stamps(&self, changed: bool) -> Option<u32> {
+        let unread = |page: &u32| self.stamps.is_unread(*page - self.stamps_from);
+        self.all_stamps().find(|page| unread(page) && self.stamps_wait(*page, changed))
+    }
+
+    /// Takes the pages of stamps that wait: they fly from now on. See [`Pages::stamps_wait`].
+    pub(super) fn take_stamps(&mut self, changed: bool) -> Vec<u32> {
+        if self.stamps.behind() + self.dirty_stamps == 0 {
+            return Vec::new();
+        }
+        let due = self.all_stamps().filter(|page| self.stamps_wait(*page, changed));
+        let taken: Vec<u32> = due.collect();
+        for page in &taken {
+            let state = &mut self.states[*page as usize];
+            self.dirty_stamps -= u32::from(std::mem::take(&mut state.dirty));
+            state.flying = true;
+            self.flying += 1;
+        }
+        taken
+    }
+
+    /// The page, of stamps, is made: what changes from now on is not in it.
+    pub(super) fn stamps_made(&mut self, page: u32) {
+        self.stamps.made(page - self.stamps_from);
+    }
+
+    /// Where the second copy of a page of stamps lies.
+    pub(super) fn second(&self, page: u32) -> Option<u32> {
+        self.stamps.second(page.checked_sub(self.stamps_from)?)
+    }
+
+    /// The copies of pages of stamps that lie somewhere beside the first ones: (page, place).
+    pub(super) fn seconds(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.all_stamps().filter_map(|page| Some((page, self.second(page)?)))
+    }
+
+    /// The second copy of a page of stamps lies at `at`. Returns where the one before lay.
+    pub(super) fn set_second(&mut self, page: u32, at: u32) -> Option<u32> {
+        self.stamps.set_second(page - self.stamps_from, Some(at))
+    }
+
+    /// A snapshot has named copies of pages of stamps, which nobody has read.
+    pub(super) fn leave_stamps_unread(&mut self) {
+        for page in self.all_stamps() {
+            if self.at(page).or(self.second(page)).is_some() {
+                self.stamps.leave_unread(page - self.stamps_from);
+            }
+        }
+    }
+
+    /// Takes in a copy of a page of stamps; `None`: none can be read.
+    pub(super) fn read_stamps(&mut self, page: u32, copy: Option<&[u8]>) {
+        let checked = copy.and_then(|bytes| Some((self.check(page, bytes)?, bytes)));
+        match checked {
+            Some((stamp, bytes)) => {
+                self.stamps.read(page - self.stamps_from, stamp, &bytes[HEADER..]);
+            }
+            None => self.stamps.give_up(page - self.stamps_from),
+        }
+    }
+
+    /// Has pages of stamps written anew of which a copy is missing.
+    pub(super) fn complete_stamps(&mut self) {
+        for page in self.all_stamps() {
+            if self.at(page).is_some() != self.second(page).is_some() {
+                self.touch(page);
+            }
+        }
     }
 
     /// The stamp of the notes that a mount has found, if there are any.
@@ -338,9 +493,13 @@ impl Pages {
         self.touch(page);
     }
 
-    /// Its copy is going to be erased: another must be written.
-    pub(super) fn lose_copy(&mut self, page: u32) {
-        self.states[page as usize].at = NIL;
+    /// Its copy at `at` is going to be erased: another must be written.
+    pub(super) fn lose_copy(&mut self, page: u32, at: u32) {
+        if self.at(page) == Some(at) {
+            self.states[page as usize].at = NIL;
+        } else if self.is_stamps(page) {
+            self.stamps.set_second(page - self.stamps_from, None);
+        }
         if !mutant!("kit.page-erased-with-its-line") {
             self.touch(page);
         }
@@ -407,6 +566,11 @@ impl Pages {
                 }
                 first
             }
+            Some(_) if self.is_stamps(page) => {
+                let page = page - self.stamps_from;
+                self.stamps.write(page, bits);
+                Stamps::first(page)
+            }
             Some(_) if page >= self.counts_from => {
                 let first = (page - self.counts_from) * COUNT_SPAN;
                 let tags = self.tags.iter().skip(first as usize).take(COUNT_SPAN as usize);
@@ -453,6 +617,10 @@ impl Pages {
     /// void units, whose units are marked instead.
     pub(super) fn read(&mut self, page: u32, bytes: &[u8], mut say: impl FnMut(u32, Said)) {
         let bits = &bytes[HEADER..];
+        if self.is_stamps(page) {
+            self.read_stamps(page, Some(bytes));
+            return;
+        }
         if let Some(counts) = page.checked_sub(self.counts_from) {
             let tags = self.tags.iter_mut().skip((counts * COUNT_SPAN) as usize);
             for (i, tag) in tags.take(COUNT_SPAN as usize).enumerate() {
@@ -504,7 +672,7 @@ mod tests {
             map.set(lba, Entry::Media(lba));
         }
         map.set(TRIM_SPAN + 7, Entry::Poisoned);
-        let mut pages = Pages::new(capacity, 1000, 50);
+        let mut pages = Pages::new(capacity, (1000, 50), 0);
         assert_eq!(pages.count(), 5);
         let mut bytes = vec![0xaa; PAGE_BYTES];
         for page in 0..2 {
@@ -531,7 +699,7 @@ mod tests {
 
     #[test]
     fn void_units_survive_the_trip() {
-        let mut pages = Pages::new(100, VOID_SPAN + 5, 9);
+        let mut pages = Pages::new(100, (VOID_SPAN + 5, 9), 0);
         assert_eq!(pages.count(), 5);
         pages.set_void(3, true);
         pages.set_void(VOID_SPAN + 4, true);
@@ -539,7 +707,7 @@ mod tests {
         pages.set_void(9, false);
         assert_eq!(pages.take(9), [1, 2]);
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, VOID_SPAN + 5, 9);
+        let mut other = Pages::new(100, (VOID_SPAN + 5, 9), 0);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [1, 2] {
             pages.build(page, &map, 5, |_| false, &mut bytes);
@@ -554,16 +722,16 @@ mod tests {
     #[test]
     fn counts_survive_the_trip() {
         let chunks = COUNT_SPAN + 3;
-        let mut pages = Pages::new(100, 10, chunks);
+        let mut pages = Pages::new(100, (10, chunks), 0);
         assert_eq!((pages.count(), pages.counts()), (5, 2));
         let tags: Vec<u8> = (0..chunks).map(|chunk| (chunk % 15) as u8).collect();
         pages.set_tags(&tags);
         assert_eq!((pages.take(9), pages.take_notes()), (vec![], vec![3, 4]));
         let map = Map::new(100, 100);
-        let mut other = Pages::new(100, 10, chunks);
+        let mut other = Pages::new(100, (10, chunks), 0);
         let mut bytes = vec![0; PAGE_BYTES];
         for page in [3, 4] {
-            assert!(pages.is_notes(page));
+            assert!(pages.is_twofold(page));
             pages.build(page, &map, 5, |_| false, &mut bytes);
             assert_eq!(other.check(page, &bytes), Some(5));
             other.read(page, &bytes, |_, _| panic!("no trims here"));
@@ -577,7 +745,7 @@ mod tests {
     /// A page that changes while it flies is written again; one that failed, too.
     #[test]
     fn a_page_is_taken_once_until_it_changes() {
-        let mut pages = Pages::new(3 * TRIM_SPAN, 10, 9);
+        let mut pages = Pages::new(3 * TRIM_SPAN, (10, 9), 0);
         pages.touch_trims(0, 3 * TRIM_SPAN);
         assert_eq!(pages.take(2), [0, 1]);
         pages.touch(0);
@@ -587,7 +755,7 @@ mod tests {
         assert_eq!(pages.landed(0, 50), Some(40));
         pages.failed(1);
         assert_eq!((pages.dirty(), pages.flying()), (1, 1));
-        pages.lose_copy(0);
+        pages.lose_copy(0, 50);
         assert_eq!(pages.take(9), [1, 0], "the one that waits longest first");
     }
 }

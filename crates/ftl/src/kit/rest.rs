@@ -606,7 +606,7 @@ impl Controller {
             return self.entry(i as u32);
         };
         let Some(i) = i.checked_sub(shape.pages) else {
-            return self.pages.at(i as u32).map_or(0, |at| at + 1);
+            return self.pages.place(i as u32).map_or(0, |at| at + 1);
         };
         let Some(i) = i.checked_sub(2 * shape.lines) else {
             let sequence = self.place.line(i as u32 / 2).sequence;

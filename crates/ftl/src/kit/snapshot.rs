@@ -15,7 +15,7 @@
 //! | words | of a snapshot |
 //! |---|---|
 //! | capacity | map entries: 0 unmapped, all ones lost, else physical sector + 1 |
-//! | pages | where the copy of each page lies, + 1; 0 none |
+//! | pages | where the copy of each page lies, + 1; 0 none; then where the second copy of each page of stamps does |
 //! | 2 × lines | number of each line's opening, low half first: their order |
 //! | units / 32 | void units, a bit each, lowest first |
 //!
@@ -101,7 +101,7 @@ pub(super) struct Shape {
 impl Shape {
     pub(super) fn new(capacity: u32, pages: &Pages, layout: &Layout) -> Shape {
         let units = layout.grains() as usize;
-        let (capacity, pages) = (capacity as usize, pages.count() as usize);
+        let (capacity, pages) = (capacity as usize, pages.places() as usize);
         let (lines, voids) = (layout.lines as usize, units.div_ceil(32));
         let chunks = layout.chunk_count() as usize;
         Shape { major: MAJOR, capacity, pages, lines, voids, chunks }
@@ -375,7 +375,7 @@ mod tests {
     use super::*;
     /// Of 2,000 sectors, 64 units and 30 chunks: a page of each kind.
     fn pages() -> Pages {
-        Pages::new(2000, 64, 30)
+        Pages::new(2000, (64, 30), 0)
     }
 
     fn shape() -> Shape {

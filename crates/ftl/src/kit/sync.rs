@@ -12,6 +12,7 @@
 //!    open pairs are padded, too.
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
+//!    So do pages of stamps, if a flush has asked: each says which versions the barrier covers.
 //! 4. Last, where chunks have become bad, or were opened that no page of counts speaks of, the notes
 //!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which
 //!    nothing is missed. Counts of chunks that were erased before need no order, and go along with
@@ -25,7 +26,8 @@
 //! for the host: its sectors may take the room of GC, which keeps a reserve for that
 //! ([`reserve`]), and the host gets no room in the buffer for them until it may go on by itself.
 
-use flashlane_base::mutant;
+use flashlane_base::{Ns, mutant};
+use flashlane_rt::sync::MutexGuard;
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -35,18 +37,41 @@ use super::buffer::{Kind, Sizes};
 use super::map::Entry;
 use super::pages::COUNT_SPAN;
 use super::place::{Layout, MAIN};
+use super::stamps::STAMP_SPAN;
 use super::{Controller, DriveFtl, Phase, Room};
 
 /// In a unit's list of pages: this is the second copy.
 pub(super) const SECOND: u32 = 1 << 31;
+
+/// Pages of stamps that may be behind before a barrier is asked for, of 4 KiB each.
+const BEHIND_MOST: u32 = 2048;
+
+/// How long a barrier waits whose pages of stamps found no place on a second PU: an erase takes as long.
+const ROOM_ELSEWHERE: Ns = Ns::from_ms(10);
+
+/// Barriers in a row that wait for that.
+const IN_VAIN_MOST: u32 = 4;
+
+/// Why a device that finds no room on a second PU takes no writes.
+const NO_SECOND: &str = "what a flush records has room on one PU only: too many chunks have failed";
 
 /// A page that a barrier has made and that is not yet programmed.
 pub(super) struct Held {
     /// With [`SECOND`], its second copy.
     pub(super) page: u32,
     pub(super) stamp: u64,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Arc<[u8]>,
     sent: bool,
+    /// The position of its other copy, as far as that is known: this one goes elsewhere.
+    apart_from: Option<u32>,
+    /// Programs that have put it where the other copy is.
+    in_vain: u32,
+}
+
+impl Held {
+    fn new(page: u32, stamp: u64, bytes: Arc<[u8]>) -> Held {
+        Held { page, stamp, bytes, sent: false, apart_from: None, in_vain: 0 }
+    }
 }
 
 #[derive(Default)]
@@ -55,14 +80,20 @@ pub(super) struct Barriers {
     asked: u64,
     /// Number of the last one that has ended.
     done: u64,
+    /// The same, of those whose pages of stamps are on two PUs: flushes wait for these.
+    kept: u64,
+    /// Both copies of a page of stamps are on one PU.
+    is_together: bool,
+    /// Barriers in a row that have ended like that.
+    in_vain: u32,
     active: bool,
     pub(super) held: Vec<Held>,
     /// The sectors are out, pages may go.
     pages_go: bool,
     /// Notes need not wait for the other pages of the next barrier.
     pub(super) notes_along: bool,
-    /// Where the first copy of the newest notes went.
-    first_copy: Option<u32>,
+    /// A flush has asked for a barrier that has not begun: what it makes durable is recorded.
+    records_due: bool,
     /// Room of the host that it does not get yet.
     withheld: u32,
     /// Room that it has got as far as the SLC buffer has some, and has not used yet.
@@ -133,6 +164,11 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     u64::from(padded) * u64::from(main.stripes())
 }
 
+/// What pages of stamps of so many logical sectors take of the spare, in sectors: two copies of each.
+pub(super) fn spare_for_stamps(layout: &Layout, recorded: u32) -> u64 {
+    u64::from((2 * recorded.div_ceil(STAMP_SPAN)).next_multiple_of(layout.main().unit))
+}
+
 /// Sectors that the pages of counts of one barrier may take, all copies.
 fn counts_room(layout: &Layout) -> u32 {
     let pages = layout.chunk_count().div_ceil(COUNT_SPAN);
@@ -146,12 +182,13 @@ impl DriveFtl {
         let mine = {
             let mut c = self.controller.lock();
             c.barriers.asked += 1;
+            c.barriers.records_due = true;
             c.call_syncer(cx);
             c.barriers.asked
         };
         let over = || {
             let c = self.controller.lock();
-            c.barriers.done >= mine || c.read_only.is_some() || c.phase == Phase::Stopped
+            c.barriers.kept >= mine || c.read_only.is_some() || c.phase == Phase::Stopped
         };
         self.settled.wait(cx, over).await;
     }
@@ -186,8 +223,11 @@ impl DriveFtl {
     }
 
     async fn run_barrier(&self, cx: &Cx) {
+        if self.controller.lock().barriers.in_vain > 0 {
+            cx.sleep(ROOM_ELSEWHERE).await;
+        }
         let number = {
-            let mut c = self.controller.lock();
+            let mut c = self.with_stamps_read(cx).await;
             let number = c.begin_barrier();
             c.make_counts();
             if std::mem::take(&mut c.barriers.notes_along) {
@@ -220,8 +260,26 @@ impl DriveFtl {
         }
         (c.barriers.active, c.barriers.pages_go, c.place.lend) = (false, false, false);
         c.barriers.done = number;
+        c.keep_records(number);
         c.call_eraser(cx);
         self.go_on(cx, c, None, Room::default());
+    }
+
+    /// Reads the pages of stamps that the next barrier will write and that no one has read since the
+    /// mount. Returns the controller as it is when none is left.
+    async fn with_stamps_read(&self, cx: &Cx) -> MutexGuard<'_, Controller> {
+        loop {
+            let (page, copies) = {
+                let c = self.controller.lock();
+                match c.pages.unread_stamps(c.barriers.records_due) {
+                    Some(page) => (page, [c.pages.at(page), c.pages.second(page)]),
+                    None => return c,
+                }
+            };
+            // A line with one of these copies is erased behind a barrier that has written the page.
+            let copy = self.read_page_copy(cx, page, copies).await;
+            self.controller.lock().pages.read_stamps(page, copy.as_deref());
+        }
     }
 
     /// Sends the pages of a barrier out; false if it has none.
@@ -275,6 +333,21 @@ impl Controller {
         self.read_only == Some(super::HOST_TROUBLE) && !mutant!("kit.barrier-despite-host")
     }
 
+    /// A barrier has ended: lets flushes end that wait for it. If a page of stamps is on one PU only,
+    /// asks for another barrier first: what may be erased by now makes room on the other PUs. In the
+    /// end the device takes no more writes, because it can't record on two PUs what it flushes.
+    fn keep_records(&mut self, number: u64) {
+        let b = &mut self.barriers;
+        if !std::mem::take(&mut b.is_together) {
+            (b.in_vain, b.kept) = (0, number);
+        } else if b.in_vain < IN_VAIN_MOST {
+            b.in_vain += 1;
+            b.asked += 1;
+        } else {
+            self.read_only.get_or_insert(NO_SECOND);
+        }
+    }
+
     fn begin_barrier(&mut self) -> u64 {
         (self.barriers.active, self.place.lend) = (true, true);
         let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
@@ -284,14 +357,21 @@ impl Controller {
         for page in self.pages.take(u32::MAX) {
             self.hold(page);
         }
+        let changed = std::mem::take(&mut self.barriers.records_due);
+        for page in self.pages.take_stamps(changed) {
+            self.hold_twice(page);
+            self.pages.stamps_made(page);
+        }
         self.barriers.asked
     }
 
     /// Has the pages of trims say of what is lost, and pages written anew that are lost themselves.
     pub(super) fn touch_gone(&mut self) {
         for page in 0..self.pages.count() {
-            let gone = self.pages.at(page).is_some_and(|at| self.place.is_gone(at));
-            if gone && !mutant!("kit.gone-page-forgotten") {
+            let copies = [self.pages.at(page), self.pages.second(page)];
+            if copies.into_iter().flatten().any(|at| self.place.is_gone(at))
+                && !mutant!("kit.gone-page-forgotten")
+            {
                 self.pages.touch(page);
             }
         }
@@ -317,11 +397,19 @@ impl Controller {
         }
     }
 
-    /// Makes a page of notes, which the barrier that is under way will program on two PUs.
+    /// Makes a page that the barrier that is under way will program on two PUs.
     fn hold_twice(&mut self, page: u32) {
         self.hold(page);
-        if self.workers.len() > 1 && !mutant!("kit.notes-written-once") {
-            self.hold(page | SECOND);
+        let once = match self.pages.is_stamps(page) {
+            true => mutant!("kit.stamps-written-once"),
+            false => mutant!("kit.notes-written-once"),
+        };
+        if let Some(first) = self.barriers.held.last()
+            && self.workers.len() > 1
+            && !once
+        {
+            let (stamp, bytes) = (first.stamp, first.bytes.clone());
+            self.barriers.held.push(Held::new(page | SECOND, stamp, bytes));
         }
     }
 
@@ -345,8 +433,8 @@ impl Controller {
     /// Makes a page, which the barrier that is under way will program.
     fn hold(&mut self, page: u32) {
         let mut bytes = vec![0; super::pages::PAGE_BYTES];
-        self.build_page(page & !SECOND, &mut bytes);
-        self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+        self.build_page(page, &mut bytes);
+        self.barriers.held.push(Held::new(page, self.stamp, bytes.into()));
     }
 
     /// The bytes of a page as it would be now.
@@ -377,7 +465,9 @@ impl Controller {
             true => counts_room(&self.place.layout),
             false => 0,
         };
-        let next = self.barriers.user_room + 2 * main.unit + pages + counts + pairs;
+        let stamps = self.pages.stamps_room().next_multiple_of(main.unit)
+            + u32::from(self.pages.has_stamps()) * main.unit * main.positions();
+        let next = self.barriers.user_room + 2 * main.unit + pages + counts + stamps + pairs;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;
         }
@@ -471,6 +561,17 @@ impl Controller {
         self.gc.is_quiet() || self.gc_rests_for_host() || self.place.is_short_of_lines()
     }
 
+    /// Asks for a barrier that writes pages of stamps where very many have changed: a barrier holds all
+    /// of them in memory.
+    pub(super) fn ask_for_records(&mut self, cx: &Cx) {
+        let many = self.pages.stamps().behind() >= BEHIND_MOST;
+        if many && !self.barriers.records_due && self.phase == Phase::Running {
+            self.barriers.records_due = true;
+            self.barriers.asked += 1;
+            self.call_syncer(cx);
+        }
+    }
+
     /// Asks for the barrier that lines to be erased wait for, when GC has nothing better to do.
     pub(super) fn ask_for_erases(&mut self, cx: &Cx) {
         if self.capacitors || self.place.leaving() == 0 {
@@ -532,22 +633,31 @@ impl Controller {
             return self.pages.take(unit);
         }
         let mut taken: Vec<u32> = Vec::new();
+        let mut apart_from = None;
         let go = self.barriers.pages_go;
         let may_go = |held: &&mut Held| go || self.pages.is_counts(held.page & !SECOND);
         for held in self.barriers.held.iter_mut().filter(|h| !h.sent).filter(may_go) {
-            let apart = taken.first().is_none_or(|page| page & SECOND == held.page & SECOND);
-            if taken.len() < unit as usize && apart {
+            let alike = taken.first().is_none_or(|page| {
+                page & SECOND == held.page & SECOND && apart_from == held.apart_from
+            });
+            if alike {
+                apart_from = held.apart_from;
                 held.sent = true;
                 taken.push(held.page);
+            }
+            if taken.len() == unit as usize {
+                break;
             }
         }
         taken
     }
 
-    /// Pages go to this position: where they are first copies, the second ones go elsewhere.
+    /// Pages go to this position: their other copies go elsewhere.
     pub(super) fn note_pages_at(&mut self, position: u32, pages: &[u32]) {
-        if pages.iter().any(|page| page & SECOND == 0 && self.pages.is_notes(*page)) {
-            self.barriers.first_copy = Some(position);
+        for held in &mut self.barriers.held {
+            if pages.contains(&(held.page ^ SECOND)) {
+                held.apart_from = Some(position);
+            }
         }
     }
 
@@ -558,22 +668,44 @@ impl Controller {
         self.barriers.held.iter().filter(may_go).find(|h| !h.sent)
     }
 
-    /// The next pages of a barrier are notes.
-    pub(super) fn notes_are_next(&self) -> bool {
-        self.next_held().is_some_and(|held| self.pages.is_notes(held.page & !SECOND))
+    /// The next pages of a barrier are on two PUs.
+    pub(super) fn twofold_is_next(&self) -> bool {
+        self.next_held().is_some_and(|held| self.pages.is_twofold(held.page & !SECOND))
     }
 
-    /// The position where the next pages of a barrier should not go: there is the first copy of the
-    /// same.
+    /// The position where the next pages of a barrier should not go: their other copies are there.
     pub(super) fn position_to_avoid(&self) -> Option<u32> {
-        let next = self.next_held()?;
-        let second = next.page & SECOND != 0 && !mutant!("kit.notes-on-one-die");
-        self.barriers.first_copy.filter(|_| second)
+        self.next_held()?.apart_from.filter(|_| !mutant!("kit.notes-on-one-die"))
     }
 
     /// Pages of a barrier wait for a program.
     pub(super) fn held_pages_wait(&self) -> bool {
         self.next_held().is_some()
+    }
+
+    /// A copy of a page of stamps was programmed at `at`, where the other one is too, because nothing
+    /// else was open: it is programmed again, until the next line is open. Both copies would be lost
+    /// with one die, and older pages would be believed.
+    pub(super) fn is_held_again(&mut self, page: u32, at: u32) -> bool {
+        let (line, here, _) = self.place.layout.in_chunk(at);
+        let alive = |p: u32| p != here && !self.place.is_dead(p);
+        let is_alone = !self.pages.is_stamps(page & !SECOND)
+            || !(0..self.place.layout.positions).any(alive)
+            || mutant!("kit.stamps-on-one-die");
+        let region = self.place.layout.of(line);
+        let most = if region.width > 1 { region.chunk_sectors / region.unit } else { 0 };
+        let held = self.barriers.held.iter_mut().find(|h| h.page == page);
+        let Some(held) = held.filter(|h| !is_alone && h.apart_from == Some(here)) else {
+            return false;
+        };
+        held.in_vain += 1;
+        if held.in_vain <= most {
+            held.sent = false;
+            return true;
+        }
+        self.barriers.is_together = true;
+        self.pages.touch(page & !SECOND);
+        false
     }
 
     pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {

@@ -68,6 +68,12 @@ impl Kind for PftlKind {
         }
         c.gc_reads = asked.small("gc_reads", 1, u32::MAX).or(c.gc_reads);
         c.capacitors = asked.flag("capacitors").unwrap_or(c.capacitors);
+        c.flush_records = asked.flag("flush_records").unwrap_or(c.flush_records);
+        if c.capacitors && c.flush_records && asked.has("flush_records") {
+            let why =
+                "`flush_records` is for `capacitors = false`: capacitors save what they would say";
+            asked.complain("flush_records", why.into());
+        }
         c.dirty_pages = asked.small("dirty_pages", 0, u32::MAX).or(c.dirty_pages);
         if !c.capacitors && asked.has("dirty_pages") {
             asked.complain("dirty_pages", "`dirty_pages` is for `capacitors = true`".into());
@@ -79,9 +85,16 @@ impl Kind for PftlKind {
         PftlConfig::default().to_settings()
     }
 
-    /// Capacitors end with the process: on an image a flush programs.
+    /// Capacitors end with the process: on an image a flush programs. A drive can lose a die.
     fn on_image(&self, settings: Settings) -> Settings {
-        PftlConfig { capacitors: false, ..config_of(&settings) }.to_settings()
+        let config = config_of(&settings);
+        PftlConfig { capacitors: false, flush_records: true, ..config }.to_settings()
+    }
+
+    fn on_small_image(&self, settings: &Settings) -> Option<Settings> {
+        let config = config_of(settings);
+        let fewer = |config| PftlConfig { flush_records: false, ..config }.to_settings();
+        config.flush_records.then(|| fewer(config))
     }
 
     fn check(&self, settings: &Settings) -> Result<(), String> {

@@ -31,6 +31,9 @@ pub struct PftlConfig {
     pub gc_low_water_lines: u32,
     pub gc_reads: Option<u32>,
     pub capacitors: bool,
+    /// Left out where it is false: programs that don't know it read such settings.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flush_records: bool,
     pub accept_lost_sectors: bool,
     pub dirty_pages: Option<u32>,
 }
@@ -47,6 +50,7 @@ impl Default for PftlConfig {
             gc_low_water_lines: 2,
             gc_reads: None,
             capacitors: true,
+            flush_records: false,
             accept_lost_sectors: false,
             dirty_pages: None,
         }
@@ -67,6 +71,7 @@ impl From<PftlConfig> for DriveConfig {
             gc_low_water_lines: config.gc_low_water_lines,
             gc_reads: config.gc_reads,
             capacitors: config.capacitors,
+            flush_records: config.flush_records,
             accept_lost_sectors: config.accept_lost_sectors,
             dirty_pages: config.dirty_pages,
             tier: None,

@@ -77,6 +77,7 @@ impl Kind for SlcKind {
             c.gc_low_water_lines = lines;
         }
         c.gc_reads = asked.small("gc_reads", 1, u32::MAX).or(c.gc_reads);
+        c.flush_records = asked.flag("flush_records").unwrap_or(c.flush_records);
         c.to_settings()
     }
 
@@ -84,8 +85,15 @@ impl Kind for SlcKind {
         SlcConfig::default().to_settings()
     }
 
+    /// A drive can lose a die.
     fn on_image(&self, settings: Settings) -> Settings {
-        settings
+        SlcConfig { flush_records: true, ..config_of(&settings) }.to_settings()
+    }
+
+    fn on_small_image(&self, settings: &Settings) -> Option<Settings> {
+        let config = config_of(settings);
+        let fewer = |config| SlcConfig { flush_records: false, ..config }.to_settings();
+        config.flush_records.then(|| fewer(config))
     }
 
     fn check(&self, settings: &Settings) -> Result<(), String> {

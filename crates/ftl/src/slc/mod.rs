@@ -52,6 +52,9 @@ pub struct SlcConfig {
     pub buffer_sectors: Option<u32>,
     pub gc_low_water_lines: u32,
     pub gc_reads: Option<u32>,
+    /// Left out where it is false: programs that don't know it read such settings.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flush_records: bool,
     pub accept_lost_sectors: bool,
 }
 
@@ -71,6 +74,7 @@ impl Default for SlcConfig {
             buffer_sectors: None,
             gc_low_water_lines: 2,
             gc_reads: None,
+            flush_records: false,
             accept_lost_sectors: false,
         }
     }
@@ -95,6 +99,7 @@ impl From<SlcConfig> for DriveConfig {
             gc_low_water_lines: config.gc_low_water_lines,
             gc_reads: config.gc_reads,
             capacitors: false,
+            flush_records: config.flush_records,
             accept_lost_sectors: config.accept_lost_sectors,
             dirty_pages: None,
             tier: Some(TierConfig {

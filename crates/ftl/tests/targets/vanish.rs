@@ -790,3 +790,153 @@ fn a_host_that_takes_no_padding_refuses_a_mount() {
         assert_eq!(honest(&got, drive.name), USED as usize, "{}", drive.name);
     }
 }
+
+/// The versions that each sector may have, 0 for zeros: the one that was flushed, and those behind.
+type Book = Vec<Vec<u64>>;
+
+/// A device that is cut while it is written at random, with discards, or with GC beside sectors that
+/// nobody writes again, in its first life or one behind a stop.
+fn worn(drive: &Drive, seed: u64, stopped: bool) -> (Arc<Ssd>, Book) {
+    let ssd = match stopped {
+        true => lived(drive, "", End::Stop),
+        false => blank(drive, ""),
+    };
+    let run = Virtual::new(1, 2, CostTable::zero());
+    let (cx, device, config) = (run.cx(), ssd.clone(), drive.config.clone());
+    let book = run.run(async move {
+        let ftl = match stopped {
+            true => Pftl::mount(&cx, device, config, None).await.expect("it was stopped"),
+            false => Pftl::create(&cx, device, config).expect("fits"),
+        };
+        cx.sleep(Ns::from_ms(100)).await;
+        let (mut rng, mut book) =
+            (Rng::new(seed), vec![vec![2 * u64::from(stopped)]; USED as usize]);
+        let discards = seed % 2 == 0;
+        let (cold, last) = if discards { (0, 8 * USED) } else { (200, 20 * USED) };
+        let mut recent = [0; 12];
+        for version in 10..10 + last {
+            let fill = version - 10;
+            let lba = if fill < USED { fill } else { cold + rng.below(USED - cold) };
+            recent.rotate_left(1);
+            recent[11] = lba;
+            if discards && fill >= USED && rng.below(50) == 0 {
+                let io = Io::of(BlockOp::Discard, Lba::new(lba), 1, false, &mut []);
+                ftl.start(&cx, io).await.expect("a discard");
+                book[lba as usize].push(0);
+            } else {
+                put(&ftl, &cx, lba, version).await;
+                book[lba as usize].push(version);
+            }
+            if rng.below(100) == 0 || fill == last - 20 {
+                // What the host writes while a flush is under way may or may not be covered.
+                let (dev, task) = (ftl.clone(), cx.clone());
+                let before: Vec<usize> = book.iter().map(|all| all.len() - 1).collect();
+                let flushing = cx.spawn_join(async move { flush(&dev, &task).await });
+                if rng.below(2) == 0 {
+                    cx.sleep(Ns::from_us(rng.below(900))).await;
+                    for beside in recent.iter().copied().step_by(2) {
+                        put(&ftl, &cx, beside, 1_000_000 + version).await;
+                        book[beside as usize].push(1_000_000 + version);
+                    }
+                }
+                flushing.await;
+                let all = book.iter_mut().zip(before);
+                all.for_each(|(now, before)| drop(now.drain(..before)));
+            }
+        }
+        cx.sleep(Ns::from_us(rng.below(2000))).await;
+        book
+    });
+    cut(&ssd, run);
+    (ssd, book.expect("no stall"))
+}
+
+/// What each sector reads as, by version; `None` for an error.
+fn versions(
+    drive: &Drive,
+    ssd: &Arc<Ssd>,
+    accept: bool,
+    stops: bool,
+) -> Result<Vec<Option<u64>>, KitError> {
+    let run = Virtual::new(1, 2, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let config = DriveConfig { accept_lost_sectors: accept, ..drive.config.clone() };
+    let found = run.run(async move {
+        let ftl = Pftl::mount(&cx, device, config, None).await?;
+        ftl.walk().expect("consistent");
+        let mut all = Vec::new();
+        for lba in 0..USED {
+            let mut buf = [0xee; 8];
+            let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
+            let read = ftl.start(&cx, io).await;
+            all.push(read.is_ok().then(|| u64::from_le_bytes(buf) & 0xffff_ffff));
+        }
+        if stops {
+            ftl.stop(&cx).await;
+        }
+        Ok(all)
+    });
+    cut(ssd, run);
+    found.expect("no stall")
+}
+
+/// Where the loss of a die is accepted after a cut, it costs what the die held: no sector is older
+/// than what was flushed, most are good, and later mounts give the same answer without being asked
+/// to accept anything.
+#[test]
+fn an_accepted_die_costs_what_it_held() {
+    let mut tight = block_ssd("block, tight", 8);
+    tight.spec = tight.spec.with_chunks_per_pu(64);
+    tight.config.over_provisioning_percent = 12;
+    let [window, none, slc, by_chunk] = drives();
+    let drives = [window, none, slc, by_chunk, tight].map(|drive| {
+        let config = DriveConfig { flush_records: true, ..drive.config };
+        Drive { config, ..drive }
+    });
+    for (drive, seed) in drives.iter().flat_map(|drive| (0..6).map(move |seed| (drive, seed))) {
+        let (mut good, mut of) = (0, 0);
+        for pu in 0..4 {
+            let what = format!("{}, seed {seed}, PU {pu} dead", drive.name);
+            let (ssd, mut book) = worn(drive, seed, seed >= 3);
+            if seed % 3 == 1 {
+                // What a mount has found is durable behind it.
+                let found = versions(drive, &ssd, false, false).expect("nothing is lost");
+                book = found.into_iter().flatten().map(|version| vec![version]).collect();
+                assert_eq!(book.len(), USED as usize, "{what}: errors");
+            }
+            plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
+            let first = versions(drive, &ssd, true, seed % 3 == 0)
+                .unwrap_or_else(|e| panic!("{what}: {e}"));
+            for (lba, (got, may_be)) in first.iter().zip(&book).enumerate() {
+                of += 1;
+                let Some(got) = got else { continue };
+                good += 1;
+                assert!(may_be.contains(got), "{what}: {lba} is {got}, none of {may_be:?}");
+            }
+            for _ in 0..2 {
+                let again = versions(drive, &ssd, false, false);
+                assert_eq!(again.as_ref(), Ok(&first), "{what}: another answer");
+            }
+        }
+        assert!(good * 100 >= of * 55, "{}, seed {seed}: {good} of {of} good", drive.name);
+    }
+}
+
+/// Records are on two dies. Where both are lost, what older records say is not believed: no sector is
+/// older than what was flushed.
+#[test]
+fn two_accepted_dies_leave_nothing_older() {
+    let drive = block_ssd("block", 8);
+    let config = DriveConfig { flush_records: true, ..drive.config };
+    let drive = Drive { config, ..drive };
+    for (a, b) in [(0u32, 1u32), (0, 2), (1, 3), (2, 3)] {
+        let what = format!("PUs {a} and {b} dead");
+        let (ssd, book) = worn(&drive, u64::from(a + b), false);
+        [a, b].map(|pu| plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}")));
+        let got = versions(&drive, &ssd, true, true).unwrap_or_else(|e| panic!("{what}: {e}"));
+        for (lba, (got, may_be)) in got.iter().zip(&book).enumerate() {
+            let fits = got.is_none_or(|got| may_be.contains(&got));
+            assert!(fits, "{what}: {lba} is {got:?}, none of {may_be:?}");
+        }
+    }
+}

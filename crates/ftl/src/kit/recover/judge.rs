@@ -14,6 +14,7 @@ use super::super::map::Entry;
 use super::super::pages::{Pages, Said};
 use super::super::place::Place;
 use super::super::{Controller, Room};
+use super::older::Older;
 use super::scan::{Claim, Found};
 use super::sectors::read_page;
 use super::{Mount, window_of};
@@ -64,6 +65,11 @@ impl Mount<'_> {
             false => read_again(self.cx, left, again).await,
         };
         for page in left {
+            // It says nothing of what is lost. Where nothing else is lost it is made anew.
+            if pages.is_stamps(page) {
+                pages.read_stamps(page, None);
+                continue;
+            }
             let at = found.newest[pages.lba(page) as usize].at;
             match mutant!("kit.lost-page-is-torn") {
                 true => found.unreadable.insert(at),
@@ -90,13 +96,18 @@ impl Mount<'_> {
             return true;
         }
         let equal = found.equal.iter().filter(|e| (e.0, e.1) == (lba, claim.stamp));
-        let copies: Vec<u32> = equal.map(|e| e.2).collect();
-        for at in std::iter::once(claim.at).chain(copies) {
+        let all: Vec<u32> = std::iter::once(claim.at).chain(equal.map(|e| e.2)).collect();
+        for at in all.iter().copied() {
             let whole = read_page(self.cx, &self.medium, at).await;
             let Some(bytes) = whole.filter(|bytes| pages.check(page, bytes).is_some()) else {
                 continue;
             };
             pages.found(page, at);
+            if pages.is_stamps(page)
+                && let Some(other) = all.iter().copied().find(|other| *other != at)
+            {
+                pages.set_second(page, other);
+            }
             found.newest[lba as usize].at = at;
             if !saved {
                 take_page(pages, found, page, &bytes, lost);
@@ -224,13 +235,28 @@ fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost
 }
 
 impl Controller {
+    /// What this mount has found is as good as flushed when it has ended: brings the stamps up to it.
+    fn relearn_stamps(&mut self, found: &Found) {
+        let recorded = self.pages.stamps().sectors() as usize;
+        for (lba, claim) in (0u32..).zip(&found.newest[..recorded]) {
+            let stamp = match self.map.get(lba) {
+                Entry::Media(_) => claim.stamp,
+                Entry::Unmapped => 0,
+                Entry::Poisoned | Entry::Slot(_) => continue,
+            };
+            if self.pages.stamps().get(lba) != stamp && !mutant!("kit.found-unrecorded") {
+                self.pages.set_stamp(lba, stamp);
+            }
+        }
+    }
+
     /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
-    /// With `older`, (stamp, host's sectors), what was found of a host's sector below that stamp
-    /// may be older than what can't be read: it is lost.
+    /// A host's sector of which the version that was found is `older` than what was lost, or may be,
+    /// is lost.
     pub(super) fn take_in(
         &mut self,
         found: &Found,
-        (lost, older): (&[u32], Option<(u64, u32)>),
+        (lost, older): (&[u32], Option<&Older>),
         (dump, readable): (Option<&Dump>, &BTreeSet<u32>),
         standing: &Standing,
     ) -> Room {
@@ -278,7 +304,7 @@ impl Controller {
                 continue;
             }
             let host = lba < self.map.capacity();
-            if older.is_some_and(|(stamp, host)| lba < host && claim.stamp < stamp) {
+            if older.is_some_and(|older| older.has(lba)) {
                 continue;
             }
             if !host && self.pages.at(lba - self.map.capacity()) != Some(claim.at) {
@@ -294,15 +320,16 @@ impl Controller {
             let line = self.place.layout.line_of(claim.at);
             self.place.line_mut(line).valid += 1;
         }
-        if let Some((stamp, host)) = older {
-            let may_be = |lba: &u32| found.newest[*lba as usize].stamp < stamp;
-            for lba in (0..host).filter(may_be) {
+        self.take_seconds();
+        if let Some(older) = older {
+            for lba in older.all() {
                 if matches!(self.map.get(lba), Entry::Unmapped) {
                     self.map.set(lba, Entry::Poisoned);
                     self.pages.touch_trims(lba, lba + 1);
                 }
             }
         }
+        self.relearn_stamps(found);
         // All that counts was found elsewhere, on the medium: such lines may be all the room there is.
         self.place.erase_empty_lines(self.barrier_after_now());
         room

@@ -31,6 +31,7 @@
 mod blind;
 mod judge;
 mod loss;
+mod older;
 mod resume;
 mod scan;
 mod sectors;
@@ -144,6 +145,8 @@ struct Mount<'a> {
     layout: Layout,
     capacity: u64,
     capacitors: bool,
+    /// Logical sectors of whose flushed versions the device keeps records.
+    recorded: u32,
     /// Units behind a root, as [`super::rest`] programs them.
     reach: u32,
     content_bytes: usize,
@@ -188,6 +191,7 @@ impl DriveFtl {
             layout: layout.clone(),
             capacity,
             capacitors: config.capacitors,
+            recorded: config.recorded(host),
             report: Recovery::default(),
             began: cx.now(),
         };
@@ -257,8 +261,10 @@ impl DriveFtl {
             true => stamp.max(1),
             false => stamp + 1,
         };
-        let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older"))
-            .then_some((youngest, host as u32));
+        let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older")).then(|| {
+            let of = (host as u32, youngest);
+            mount.older(&mut pages, &mut found, &losses, dump.is_some(), of)
+        });
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
@@ -272,10 +278,32 @@ impl DriveFtl {
         if !config.capacitors {
             mount.aside = mount.torn_ends(&found, &place);
         }
-        let lost = (&lost[..], older);
+        let lost = (&lost[..], older.as_ref());
         let fill = |c: &mut Controller| c.take_in(&found, lost, (dump, &readable), &standing);
         let parts = Parts { sizes, place, capacity, host };
-        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, older).await)
+        let doubt = older.as_ref().map(|older| older.is_in_doubt());
+        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, doubt).await)
+    }
+}
+
+impl DriveFtl {
+    /// The bytes of a page of this number, from the first of these physical sectors that has it whole.
+    pub(super) async fn read_page_copy(
+        &self,
+        cx: &Cx,
+        page: u32,
+        copies: [Option<u32>; 2],
+    ) -> Option<Vec<u8>> {
+        let medium = Medium::new(self.device.clone(), self.layout.clone());
+        for at in copies.into_iter().flatten() {
+            let bytes = sectors::read_page(cx, &medium, at).await;
+            let is_page =
+                |bytes: &Vec<u8>| self.controller.lock().pages.check(page, bytes).is_some();
+            if let Some(bytes) = bytes.filter(is_page) {
+                return Some(bytes);
+            }
+        }
+        None
     }
 }
 
@@ -303,7 +331,7 @@ fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), M
 impl Mount<'_> {
     /// Pages that say nothing yet.
     fn new_pages(&self) -> Pages {
-        Pages::of(self.capacity as u32, &self.layout)
+        Pages::of(self.capacity as u32, &self.layout, self.recorded)
     }
 
     fn chunk_index(&self, line: u32, position: u32) -> usize {
@@ -402,7 +430,7 @@ impl Mount<'_> {
         mut parts: Parts,
         (pages, stamp): (Pages, u64),
         fill: impl FnOnce(&mut Controller) -> Room,
-        older: Option<(u64, u32)>,
+        in_doubt: Option<bool>,
     ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
@@ -426,11 +454,12 @@ impl Mount<'_> {
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
-            self.report.lost_sectors = c.lost_sectors(older.is_some());
+            self.report.lost_sectors = c.lost_sectors(in_doubt == Some(true));
             if !config.capacitors {
                 c.phase = Phase::Mounting;
                 c.place.forget_erases();
                 c.pages.touch_notes();
+                c.pages.complete_stamps();
                 c.place.set_aside(&self.aside);
                 // What is lost is noted before the chunks where it was.
                 c.barriers.notes_along = self.report.lost_sectors.is_empty();

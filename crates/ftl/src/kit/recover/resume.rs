@@ -52,7 +52,8 @@ impl Rest {
     /// them may be torn, the root whole in a unit that is not. A pointer does not say, and data will be
     /// written behind it.
     pub(super) fn tell_pages(&self, pages: &mut Pages, units: u32, layout: &Layout) {
-        self.words.pages().for_each(|(page, at)| pages.found(page, at));
+        self.words.pages().for_each(|(number, at)| pages.found_place(number, at));
+        pages.leave_stamps_unread();
         self.words.voids(units).for_each(|unit| pages.found_void(unit));
         let unit = layout.main().unit;
         // The other root's program may have failed in its last unit, which moves the pointer all
@@ -465,12 +466,21 @@ impl Controller {
                 self.take_copy(at, self.pages.lba(page));
             }
         }
+        self.take_seconds();
         // A scan must not take an older copy for what is gone.
         if !mutant!("kit.gone-not-noted") {
             self.touch_gone();
         }
         self.place.erase_empty_lines(self.barrier_after_now());
         Room::default()
+    }
+
+    /// The second copies of pages of stamps count as the first ones do.
+    pub(super) fn take_seconds(&mut self) {
+        let seconds: Vec<(u32, u32)> = self.pages.seconds().collect();
+        for (page, at) in seconds {
+            self.take_copy(at, self.pages.lba(page));
+        }
     }
 
     /// The copy of a sector that counts lies at `at`.

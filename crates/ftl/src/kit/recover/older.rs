@@ -1,0 +1,90 @@
+//! Where a loss is accepted: which host's sectors may be older than what was lost.
+//!
+//! Owns: [`Older`]. Promises: a sector that is not in it has a version that no flush has superseded.
+//! Never: reads or programs.
+//!
+//! **With records.** Pages of stamps (`stamps.rs`) are on two PUs. So if all that is lost is on one
+//! PU, the newest page that a flush has written is there, and names the version that counted then. A
+//! copy with that stamp or a higher one is no older one. If the page says that the sector read as
+//! zeros, then a copy that is not younger than the page was discarded. If there is no page, no flush
+//! has covered the sector.
+//!
+//! **Without**, or if more than one PU has lost something, nobody knows what the lost units held, so
+//! every sector may be older.
+
+use flashlane_base::mutant;
+use std::collections::BTreeSet;
+
+use super::super::buffer::NIL;
+use super::super::pages::Pages;
+use super::super::stamps::UNKNOWN;
+use super::Mount;
+use super::loss::Losses;
+use super::scan::{Claim, Found};
+
+/// Host's sectors of which the version that was found is older than one that was lost, or may be.
+pub(super) struct Older {
+    lost: Vec<bool>,
+    /// No record says which; so these are all that may be.
+    in_doubt: bool,
+}
+
+impl Older {
+    pub(super) fn has(&self, lba: u32) -> bool {
+        self.lost.get(lba as usize).is_some_and(|lost| *lost)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = u32> {
+        (0u32..).zip(&self.lost).filter(|(_, lost)| **lost).map(|(lba, _)| lba)
+    }
+
+    /// True if no record says which sectors are older.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+}
+
+impl Mount<'_> {
+    /// Finds out which of `host` sectors may be older than these losses. Without records, those are
+    /// all whose stamp is below `youngest`. What a record says was discarded reads as zeros from now
+    /// on.
+    pub(super) fn older(
+        &self,
+        pages: &mut Pages,
+        found: &mut Found,
+        losses: &Losses,
+        has_dump: bool,
+        (host, youngest): (u32, u64),
+    ) -> Older {
+        let places = self.lost_places(losses);
+        let pus: BTreeSet<u32> = places.iter().map(|(at, _)| at.pu).collect();
+        let is_one = pus.len() == 1 || mutant!("kit.records-of-two-pus");
+        let recorded = pages.has_stamps() && !has_dump && self.medium.host_failed().is_none();
+        if !recorded || !is_one || mutant!("kit.records-unread") {
+            let may_be = |claim: &Claim| claim.stamp < youngest;
+            let lost = found.newest[..host as usize].iter().map(may_be).collect();
+            return Older { lost, in_doubt: true };
+        }
+        let mut lost = vec![false; host as usize];
+        for lba in 0..host {
+            let claim = &mut found.newest[lba as usize];
+            let Some(true_at) = pages.stamps().true_at(lba) else {
+                // A page of which no copy could be read, or that no flush has written.
+                lost[lba as usize] = pages.stamps().get(lba) == UNKNOWN;
+                continue;
+            };
+            if claim.stamp > true_at {
+                continue;
+            }
+            match pages.stamps().get(lba) {
+                0 if claim.at == NIL => {}
+                0 => {
+                    *claim = Claim { stamp: true_at, at: NIL };
+                    pages.touch_trims(lba, lba + 1);
+                }
+                stamp => lost[lba as usize] = stamp == UNKNOWN || claim.stamp < stamp,
+            }
+        }
+        Older { lost, in_doubt: false }
+    }
+}
