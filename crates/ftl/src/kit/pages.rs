@@ -458,10 +458,16 @@ impl Pages {
         }
     }
 
-    /// Has pages of stamps written anew of which a copy is missing.
-    pub(super) fn complete_stamps(&mut self) {
+    /// Has pages of stamps written anew that have one copy, or both on one PU: `are_apart` says of
+    /// two places whether they are not.
+    pub(super) fn complete_stamps(&mut self, are_apart: impl Fn(u32, u32) -> bool) {
         for page in self.all_stamps() {
-            if self.at(page).is_some() != self.second(page).is_some() {
+            let is_complete = match (self.at(page), self.second(page)) {
+                (Some(first), Some(second)) => are_apart(first, second),
+                (None, None) => true,
+                _ => false,
+            };
+            if !is_complete {
                 self.touch(page);
             }
         }

@@ -459,7 +459,8 @@ impl Mount<'_> {
                 c.phase = Phase::Mounting;
                 c.place.forget_erases();
                 c.pages.touch_notes();
-                c.pages.complete_stamps();
+                let position = |at: u32| self.layout.in_chunk(at).1;
+                c.pages.complete_stamps(|a, b| position(a) != position(b));
                 c.place.set_aside(&self.aside);
                 // What is lost is noted before the chunks where it was.
                 c.barriers.notes_along = self.report.lost_sectors.is_empty();

@@ -7,7 +7,7 @@
 //! PU, the newest page that a flush has written is there, and names the version that counted then. A
 //! copy with that stamp or a higher one is no older one. If the page says that the sector read as
 //! zeros, then a copy that is not younger than the page was discarded. If there is no page, no flush
-//! has covered the sector.
+//! has covered the sector. All that holds only if the notes of the last life are there, too.
 //!
 //! **Without**, or if more than one PU has lost something, nobody knows what the lost units held, so
 //! every sector may be older.
@@ -15,6 +15,7 @@
 use flashlane_base::mutant;
 use std::collections::BTreeSet;
 
+use super::super::LIFE_SHIFT;
 use super::super::buffer::NIL;
 use super::super::pages::Pages;
 use super::super::stamps::UNKNOWN;
@@ -59,7 +60,12 @@ impl Mount<'_> {
         let places = self.lost_places(losses);
         let pus: BTreeSet<u32> = places.iter().map(|(at, _)| at.pu).collect();
         let is_one = pus.len() == 1 || mutant!("kit.records-of-two-pus");
+        // The last life has written notes, on two PUs as well. Where they are missing, so may pages be.
+        let of_life = |stamp: u64| stamp >> LIFE_SHIFT;
+        let is_noted =
+            pages.noted().is_some_and(|stamp| of_life(stamp) >= of_life(found.host_stamp));
         let recorded = pages.has_stamps() && !has_dump && self.medium.host_failed().is_none();
+        let recorded = recorded && is_noted;
         if !recorded || !is_one || mutant!("kit.records-unread") {
             let may_be = |claim: &Claim| claim.stamp < youngest;
             let lost = found.newest[..host as usize].iter().map(may_be).collect();
