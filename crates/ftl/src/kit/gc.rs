@@ -179,13 +179,17 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
                 lines => Poll::Ready(Some(lines)),
             }
         });
-        let Some(lines) = next.await else {
+        let Some(mut lines) = next.await else {
             return;
         };
         if !mutant!("kit.open-chunk-erased") {
-            for (line, _) in &lines {
-                finish(&ftl, &cx, *line).await;
+            let mut full = Vec::new();
+            for (line, positions) in lines {
+                if finish(&ftl, &cx, line).await {
+                    full.push((line, positions));
+                }
             }
+            lines = full;
         }
         let (failed, refused) = erase(&ftl, &cx, &lines).await;
         let mut c = ftl.controller.lock();
@@ -215,9 +219,13 @@ pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
 }
 
 /// Fills chunks of `line` that a former life left open: not every device erases an open chunk.
-async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
+/// False if the line has to wait for another barrier. One unit of padding that failed looks like a
+/// torn one to a mount, several in a row like a loss. So without capacitors a chunk gets no more
+/// behind one that failed before that is noted as void.
+async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) -> bool {
     let unfinished = ftl.controller.lock().place.unfinished(line);
     let (number, unit) = (ftl.layout.chunk_number(line), ftl.layout.of(line).unit);
+    let mut waits = false;
     for position in unfinished {
         let report = || ftl.device.chunk_report(ftl.layout.pu(position), number, 1);
         while let Some(info) = report().first().copied()
@@ -229,12 +237,24 @@ async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
             let moved = (0..n).filter(|i| done.status(*i as usize).moved_pointer()).count();
             let mut c = ftl.controller.lock();
             (0..moved).for_each(|_| c.stats.count(Cause::PaddingPair, layout.is_slc(line)));
-            drop(c);
             if moved == 0 {
+                break;
+            }
+            let failed = done.failed != 0 && from + n < layout.of(line).chunk_sectors;
+            if failed && !c.capacitors && !mutant!("kit.filled-behind-failed-padding") {
+                let grains = layout.grains_of(layout.sector_at(line, position, from), n);
+                grains.for_each(|grain| c.pages.set_void(grain, true));
+                waits = true;
                 break;
             }
         }
     }
+    if waits {
+        let mut c = ftl.controller.lock();
+        let noted = c.barrier_after_now();
+        c.place.leave_later(line, noted);
+    }
+    !waits
 }
 
 /// Erases the chunks of lines at these positions, all at once. Returns the positions that failed, by

@@ -1166,6 +1166,12 @@ impl Place {
         self.leaving.push_back(line);
     }
 
+    /// A line that was to be erased now waits for barrier `safe_after`.
+    pub(super) fn leave_later(&mut self, line: u32, safe_after: u64) {
+        self.lines[line as usize].safe_after = safe_after;
+        self.leaving.push_back(line);
+    }
+
     /// Some line may be erased after `barrier`, as soon as nobody reads it.
     pub(super) fn has_erase(&self, barrier: u64) -> bool {
         self.leaving.iter().any(|line| self.line(*line).safe_after <= barrier)

@@ -36,7 +36,7 @@ use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::map::Entry;
 use super::super::pages::Pages;
-use super::super::place::Place;
+use super::super::place::{MAIN, Place};
 use super::super::{Controller, LIFE_SHIFT};
 use super::scan::Found;
 use super::{Mount, MountError, window_of};
@@ -253,7 +253,7 @@ impl Mount<'_> {
 
     /// True if a chunk that gives nothing back may hold something that was flushed. A barrier
     /// ends only when something on another PU, or the pages of counts, speak of each open chunk
-    /// with content.
+    /// with content; the first one only when there are notes.
     fn may_be_flushed(
         &self,
         notes: &Notes<'_>,
@@ -264,13 +264,41 @@ impl Mount<'_> {
         let mut others = self.layout.positions_of(chunk.0).filter(|p| *p != chunk.1);
         let silent = |position: u32| {
             let at = self.chunk_index(chunk.0, position);
-            let is_there = !matches!(self.chunks[at].state, ChunkState::Free);
-            is_there && found.good[at] == 0 && !pages.is_noted(at)
+            self.is_silent(found, (chunk.0, position)) && !pages.is_noted(at)
         };
-        if !matches!(notes, Notes::Pages) || others.any(silent) {
+        if others.any(silent) {
             return true;
         }
-        self.is_erased_since(pages, found, chunk) == Some(false)
+        match notes {
+            Notes::Pages => self.is_erased_since(pages, found, chunk) == Some(false),
+            Notes::None => !self.is_unflushed(found, chunk),
+            Notes::Dump(_) | Notes::Lost => true,
+        }
+    }
+
+    /// There is something in this chunk, or was, and nothing of it can be read.
+    fn is_silent(&self, found: &Found, (line, position): (u32, u32)) -> bool {
+        let at = self.chunk_index(line, position);
+        self.chunks[at].state != ChunkState::Free && found.good[at] == 0
+    }
+
+    /// Of a device without notes: true if no barrier has ended yet, so that nothing was flushed.
+    /// `blind` is a chunk that gives nothing back; the answer is for one of the SLC buffer.
+    ///
+    /// That there are no notes means it only in the first life, and only if a version that writes
+    /// notes has programmed what is there: the records of its host's sectors have tags. And notes
+    /// must be in sight if there are any. Their second copy is always in the main pool. It is still
+    /// there if nothing of that was ever erased, and in sight if each chunk gives something back.
+    /// The chunk itself was erased into SLC mode: a device that reports none counts no erases.
+    fn is_unflushed(&self, found: &Found, blind: (u32, u32)) -> bool {
+        let is_main = |(line, _): &(u32, u32)| self.layout.of(*line).pool == MAIN;
+        let erases = |(line, p): (u32, u32)| self.chunks[self.chunk_index(line, p)].erases;
+        let kept = erases(blind) > 0
+            && self.layout.chunks().filter(is_main).all(|chunk| erases(chunk) == 0);
+        let mut others = self.layout.chunks().filter(|chunk| *chunk != blind);
+        let in_sight = !is_main(&blind) && !others.any(|chunk| self.is_silent(found, chunk));
+        let first_life = found.host_stamp >> LIFE_SHIFT <= 1;
+        !self.capacitors && first_life && found.tagged && kept && in_sight
     }
 
     /// Lines that have the only newest copy of some logical sector, of those that can be read.

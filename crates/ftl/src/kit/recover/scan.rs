@@ -52,6 +52,8 @@ pub(super) struct Found {
     pub(super) good: Vec<u32>,
     /// Per chunk: what the others of its line say of it.
     pub(super) heard: Vec<Heard>,
+    /// The record of a host's sector has a tag.
+    pub(super) tagged: bool,
     /// Per line: largest stamp.
     pub(super) stamp_of_line: Vec<u64>,
     /// The first record that can't be ours: (physical sector, logical sector).
@@ -87,6 +89,7 @@ impl Mount<'_> {
             rest_end: vec![0; chunks],
             good: vec![0; chunks],
             heard: vec![Heard::default(); chunks],
+            tagged: false,
             stamp_of_line: vec![0; self.layout.lines as usize],
             foreign: None,
         }));
@@ -227,6 +230,7 @@ impl Found {
         if host {
             self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
             self.host_stamp = self.host_stamp.max(stamp);
+            self.tagged |= tag != 0;
         }
         let columns = layout.positions_of(line);
         let column = position - columns.start;
