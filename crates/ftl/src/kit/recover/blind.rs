@@ -21,10 +21,20 @@ use super::{Mount, pad_chunk};
 /// program may fail.
 const PROBES: u32 = 3;
 
+/// What gave nothing back when it was read last.
+#[derive(Default)]
+pub(super) struct Blind {
+    /// Chunks, (line, position) each.
+    pub(super) chunks: BTreeSet<(u32, u32)>,
+    /// Positions at which a sector could not be read any more that had been read before: what can't
+    /// be read there says nothing of its chunk.
+    pub(super) muted: BTreeSet<u32>,
+}
+
 impl Mount<'_> {
-    /// Looks which chunks with unreadable sectors give nothing back, (line, position) each; takes
-    /// in what can be read by now in the others.
-    pub(super) async fn find_blind(&mut self, found: &mut Found) -> BTreeSet<(u32, u32)> {
+    /// Looks which chunks with unreadable sectors give nothing back; takes in what can be read by now
+    /// in the others.
+    pub(super) async fn find_blind(&mut self, found: &mut Found) -> Blind {
         let mut chunks: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in &found.unreadable {
             let (line, position, _) = self.layout.in_chunk(*at);
@@ -32,28 +42,63 @@ impl Mount<'_> {
         }
         let mut blind = BTreeSet::new();
         if mutant!("kit.blind-chunk-is-torn") {
-            return blind;
+            return Blind::default();
         }
-        for ((line, position), failed) in &chunks {
-            let good = found.good[self.chunk_index(*line, *position)];
-            let control = match good.checked_sub(1) {
-                Some(last) => vec![self.layout.sector_at(*line, *position, last)],
-                None => failed[..failed.len().min(VECTOR_MAX)].to_vec(),
-            };
-            let records = read_records(self.cx, &self.medium, &control).await;
-            if records.iter().all(Option::is_none) && !self.is_unprovable(*line, *position) {
-                blind.insert((*line, *position));
+        for (chunk, failed) in &chunks {
+            // If what was read before can't be read any more no proof is needed: a torn program harms
+            // one unit.
+            let good = found.good[self.chunk_index(chunk.0, chunk.1)] > 0;
+            let unprovable = !good && self.is_unprovable(chunk.0, chunk.1);
+            if !self.gives_back(found, *chunk, failed).await && !unprovable {
+                blind.insert(*chunk);
             }
         }
         for _ in 0..PROBES {
             self.probe(found, &mut blind).await;
         }
-        for (_, failed) in chunks.into_iter().filter(|(chunk, _)| !blind.contains(chunk)) {
+        let mut still = BTreeSet::new();
+        for chunk in blind {
+            if !self.gives_back(found, chunk, &chunks[&chunk]).await {
+                still.insert(chunk);
+            }
+        }
+        let muted = self.find_muted(found, &still).await;
+        for (_, failed) in chunks.into_iter().filter(|(chunk, _)| !still.contains(chunk)) {
             for part in failed.chunks(VECTOR_MAX) {
                 self.read_probe(found, part).await;
             }
         }
-        blind
+        Blind { chunks: still, muted }
+    }
+
+    /// True if something can be read in this chunk now: its last sector that could be read, or, where
+    /// none could, one of those that `failed`.
+    async fn gives_back(
+        &self,
+        found: &Found,
+        (line, position): (u32, u32),
+        failed: &[u32],
+    ) -> bool {
+        let control = match found.good[self.chunk_index(line, position)].checked_sub(1) {
+            Some(last) => vec![self.layout.sector_at(line, position, last)],
+            None => failed[..failed.len().min(VECTOR_MAX)].to_vec(),
+        };
+        read_records(self.cx, &self.medium, &control).await.iter().any(Option::is_some)
+    }
+
+    /// Positions of these chunks at which a sector of another chunk can't be read any more.
+    async fn find_muted(&self, found: &Found, blind: &BTreeSet<(u32, u32)>) -> BTreeSet<u32> {
+        let positions: BTreeSet<u32> = blind.iter().map(|(_, position)| *position).collect();
+        let mut muted = BTreeSet::new();
+        for position in positions {
+            let mut lines = self.layout.lines_at(position);
+            let good = |line: u32| found.good[self.chunk_index(line, position)];
+            let Some(line) = lines.find(|line| good(*line) > 0) else { continue };
+            if !self.gives_back(found, (line, position), &[]).await {
+                muted.insert(position);
+            }
+        }
+        muted
     }
 
     /// Nothing can be programmed in this chunk to prove that it can be read, and a cut with padding

@@ -36,8 +36,9 @@ use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::map::Entry;
 use super::super::pages::Pages;
-use super::super::place::{MAIN, Place};
+use super::super::place::{Layout, MAIN, Place};
 use super::super::{Controller, LIFE_SHIFT};
+use super::blind::Blind;
 use super::scan::Found;
 use super::{Mount, MountError, window_of};
 use crate::layer::{LostCause, LostSectors};
@@ -63,6 +64,9 @@ pub(super) struct Losses {
     sectors: Vec<u32>,
     /// Offline chunks that may have held data: (line, position).
     chunks: Vec<(u32, u32)>,
+    /// Chunks whose sectors count as lost only because a PU is dead that may have held the tag of
+    /// their torn erase.
+    silenced: BTreeSet<(u32, u32)>,
 }
 
 /// Who says in which chunks nothing is missed.
@@ -82,6 +86,14 @@ impl Losses {
     pub(super) fn is_empty(&self) -> bool {
         self.sectors.is_empty() && self.chunks.is_empty()
     }
+
+    /// Positions of what is lost, but for erases that are torn if no second fault has hit.
+    pub(super) fn positions(&self, layout: &Layout) -> BTreeSet<u32> {
+        let sectors = self.sectors.iter().map(|at| layout.in_chunk(*at));
+        let sectors = sectors.map(|(line, position, _)| (line, position));
+        let sectors = sectors.filter(|chunk| !self.silenced.contains(chunk));
+        sectors.chain(self.chunks.iter().copied()).map(|(_, position)| position).collect()
+    }
 }
 
 impl Mount<'_> {
@@ -90,7 +102,7 @@ impl Mount<'_> {
     pub(super) fn judge_unreadable(
         &mut self,
         pages: &mut Pages,
-        (found, blind): (&Found, &BTreeSet<(u32, u32)>),
+        (found, blind): (&Found, &Blind),
         dump: Option<&Dump>,
         accept: bool,
     ) -> Result<Losses, MountError> {
@@ -119,9 +131,12 @@ impl Mount<'_> {
         if !mutant!("kit.unreadable-is-empty") {
             losses.chunks = self.missed_chunks(&notes, pages, found);
         }
-        self.forget_erased(&notes, pages, found, &mut unread);
-        let flushed = |chunk: &&(u32, u32)| self.may_be_flushed(&notes, pages, found, **chunk);
-        let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.iter().partition(flushed);
+        losses.silenced = self.forget_erased(&notes, pages, (found, blind), &mut unread);
+        let flushed = |chunk: &&(u32, u32)| {
+            let muted = blind.muted.contains(&chunk.1);
+            muted || self.may_be_flushed(&notes, pages, found, **chunk)
+        };
+        let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.chunks.iter().partition(flushed);
         unread.retain(|chunk, _| !empty.contains(chunk));
         self.judge_units((found, &lost), dump, &unread, &mut losses);
         let there = |at: &&u32| {
@@ -186,8 +201,15 @@ impl Mount<'_> {
         lines.all(offline)
     }
 
-    /// Leaves out chunks in which nothing is missed.
-    fn forget_erased(&self, notes: &Notes<'_>, pages: &Pages, found: &Found, unread: &mut Unread) {
+    /// Leaves out chunks in which nothing is missed. Returns those that it would leave out as well if
+    /// no PU were dead.
+    fn forget_erased(
+        &self,
+        notes: &Notes<'_>,
+        pages: &Pages,
+        (found, blind): (&Found, &Blind),
+        unread: &mut Unread,
+    ) -> BTreeSet<(u32, u32)> {
         let wholly = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
             let full = self.chunks[at].write_pointer == self.layout.of(*line).chunk_sectors;
@@ -195,22 +217,26 @@ impl Mount<'_> {
         };
         if mutant!("kit.unreadable-is-empty") {
             unread.retain(|chunk, _| !wholly(chunk));
-            return;
+            return BTreeSet::new();
         }
         if let Notes::Dump(bits) = notes {
             unread.retain(|(line, p), _| {
                 let at = self.chunk_index(*line, *p);
                 bits.get(at / 64).is_none_or(|w| w >> (at % 64) & 1 == 0)
             });
-            return;
+            return BTreeSet::new();
         }
         let counts = self.lines_that_count(found);
-        let erased = |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize];
+        let muted = |chunk: &(u32, u32)| blind.muted.contains(&chunk.1);
+        let erased =
+            |chunk: &(u32, u32)| wholly(chunk) && !counts[chunk.0 as usize] && !muted(chunk);
         let said = |chunk: &(u32, u32)| self.is_erased_since(pages, found, *chunk);
         unread.retain(|chunk, _| !(erased(chunk) && said(chunk) == Some(true)));
         let silenced = |chunk: &(u32, u32)| self.is_silenced(notes, pages, chunk.0);
-        let erased =
-            |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none() && !silenced(chunk);
+        let unsaid = |chunk: &(u32, u32)| erased(chunk) && said(chunk).is_none();
+        let hidden: BTreeSet<(u32, u32)> =
+            unread.keys().copied().filter(|chunk| unsaid(chunk) && silenced(chunk)).collect();
+        let erased = |chunk: &(u32, u32)| unsaid(chunk) && !silenced(chunk);
         let lines: BTreeSet<u32> = unread.keys().filter(|c| erased(c)).map(|c| c.0).collect();
         let single = |line: &u32| self.layout.of(*line).width == 1;
         let (alone, wide): (Vec<u32>, Vec<u32>) = lines.into_iter().partition(single);
@@ -227,6 +253,8 @@ impl Mount<'_> {
             false => wide.len() <= lives(chunk.0) as usize,
         };
         unread.retain(|chunk, _| !(erased(chunk) && few(chunk)));
+        let lines: BTreeSet<u32> = hidden.iter().map(|chunk| chunk.0).collect();
+        if lines.len() <= LIVES as usize { hidden } else { BTreeSet::new() }
     }
 
     /// Whether a chunk has been erased since it was written, as other chunks of its line or the pages

@@ -40,7 +40,8 @@ use flashlane_base::{Location, Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Device, Flags};
 use flashlane_ocssd::device::{Gather, Request};
 use flashlane_rt::Cx;
-use std::collections::{BTreeSet, VecDeque};
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::buffer::Sizes;
@@ -54,6 +55,7 @@ use super::{
 };
 use crate::layer::LostSectors;
 use crate::log::format::{LBA_PADDING, Oob};
+use blind::Blind;
 use sectors::Medium;
 
 /// Why a device can't be mounted. Nothing on it was changed but padding behind open chunks.
@@ -242,7 +244,7 @@ impl DriveFtl {
         }
         let blind = match dump {
             None => mount.find_blind(&mut found).await,
-            Some(_) => BTreeSet::new(),
+            Some(_) => Blind::default(),
         };
         mount.step("scan records");
         // A die may have died under the reads.

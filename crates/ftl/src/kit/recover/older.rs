@@ -13,7 +13,6 @@
 //! every sector may be older.
 
 use flashlane_base::mutant;
-use std::collections::BTreeSet;
 
 use super::super::LIFE_SHIFT;
 use super::super::buffer::NIL;
@@ -57,9 +56,8 @@ impl Mount<'_> {
         has_dump: bool,
         (host, youngest): (u32, u64),
     ) -> Older {
-        let places = self.lost_places(losses);
-        let pus: BTreeSet<u32> = places.iter().map(|(at, _)| at.pu).collect();
-        let is_one = pus.len() == 1 || mutant!("kit.records-of-two-pus");
+        let is_one = losses.positions(&self.layout).len() <= 1;
+        let is_one = is_one || mutant!("kit.records-of-two-pus");
         // The last life has written notes, on two PUs as well. Where they are missing, so may pages be.
         let of_life = |stamp: u64| stamp >> LIFE_SHIFT;
         let is_noted =
