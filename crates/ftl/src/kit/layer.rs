@@ -4,6 +4,7 @@
 //! drive's FTL answers. Promises: the same for all kinds that stand on the kit. Never: on the way of
 //! a request.
 
+use super::buffer::Stage;
 use super::map::Entry;
 use super::{CreateError, DriveConfig, DriveFtl, Dump, MountError, Recovery};
 use crate::block::BlockError;
@@ -140,9 +141,14 @@ impl Layer for DriveFtl {
     }
 
     fn locate(&self, lba: u64) -> Option<Location> {
-        match self.controller.lock().map.get(lba as u32) {
+        let c = self.controller.lock();
+        match c.map.get(lba as u32) {
             Entry::Media(at) => Some(self.layout.location(at)),
-            Entry::Unmapped | Entry::Slot(_) | Entry::Poisoned => None,
+            Entry::Slot(slot) => {
+                let slot = c.buffer.slot(slot);
+                (slot.stage == Stage::Window).then(|| self.layout.location(slot.at))
+            }
+            Entry::Unmapped | Entry::Poisoned => None,
         }
     }
 

@@ -120,8 +120,11 @@ impl Mount<'_> {
             let info = self.chunks[at];
             let from = info.write_pointer;
             let end = from + region.unit;
-            if info.state == ChunkState::Open && found.good[at] == 0 && end <= region.chunk_sectors
-            {
+            // A chunk that is full looks like one whose erase was torn. A short one has no unit to
+            // spare.
+            let full = region.chunk_sectors;
+            let fits = end < full || end == full && full <= RUN_ALONE * region.unit;
+            if info.state == ChunkState::Open && found.good[at] == 0 && fits {
                 let due = (*line, from, end);
                 let job = pad_chunk(self.cx.clone(), self.medium.clone(), *position, due);
                 let before = self.readable(*line, &info);

@@ -160,7 +160,8 @@ impl Mount<'_> {
             |bits: &[u64], at: usize| bits.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
         let dead = |position: u32| self.is_dead(position);
         let dead: Vec<bool> = (0..self.layout.positions).map(dead).collect();
-        let alive = dead.iter().any(|dead| !dead);
+        // Of what was flushed something is on two PUs at least.
+        let alive = dead.iter().any(|dead| !dead) && dead.iter().filter(|dead| **dead).count() < 2;
         let blank = self.is_blank(found);
         let counts = self.lines_that_count(found);
         let missed = |(line, position): &(u32, u32)| {

@@ -74,7 +74,8 @@ impl Rest {
             for row in row..=row + behind {
                 let at = layout.sector_at(line, position, row * unit);
                 if !mutant!("kit.root-not-void") {
-                    pages.set_void(layout.grain_of(at), true);
+                    let grains = layout.grains_of(at, unit);
+                    grains.for_each(|grain| pages.set_void(grain, true));
                 }
             }
         }
