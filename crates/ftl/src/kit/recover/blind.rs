@@ -56,13 +56,14 @@ impl Mount<'_> {
         for _ in 0..PROBES {
             self.probe(found, &mut blind).await;
         }
+        // Something else at the position first: only then do its chunks show that they are the cause.
+        let muted = self.find_muted(found, &blind).await;
         let mut still = BTreeSet::new();
         for chunk in blind {
             if !self.gives_back(found, chunk, &chunks[&chunk]).await {
                 still.insert(chunk);
             }
         }
-        let muted = self.find_muted(found, &still).await;
         for (_, failed) in chunks.into_iter().filter(|(chunk, _)| !still.contains(chunk)) {
             for part in failed.chunks(VECTOR_MAX) {
                 self.read_probe(found, part).await;
@@ -86,15 +87,20 @@ impl Mount<'_> {
         read_records(self.cx, &self.medium, &control).await.iter().any(Option::is_some)
     }
 
-    /// Positions of these chunks at which a sector of another chunk can't be read any more.
+    /// Positions of these chunks at which a sector of another chunk can't be read any more, or none
+    /// ever could, and not even an open chunk gives back what was just programmed there.
     async fn find_muted(&self, found: &Found, blind: &BTreeSet<(u32, u32)>) -> BTreeSet<u32> {
         let positions: BTreeSet<u32> = blind.iter().map(|(_, position)| *position).collect();
         let mut muted = BTreeSet::new();
         for position in positions {
-            let mut lines = self.layout.lines_at(position);
-            let good = |line: u32| found.good[self.chunk_index(line, position)];
-            let Some(line) = lines.find(|line| good(*line) > 0) else { continue };
-            if !self.gives_back(found, (line, position), &[]).await {
+            let at = |line: &u32| self.chunk_index(*line, position);
+            let good = |line: &u32| found.good[at(line)] > 0 && !blind.contains(&(*line, position));
+            let is_open = |line: &u32| self.chunks[at(line)].state == ChunkState::Open;
+            let gives = match self.layout.lines_at(position).find(good) {
+                Some(line) => self.gives_back(found, (line, position), &[]).await,
+                None => !blind.iter().any(|(line, p)| *p == position && is_open(line)),
+            };
+            if !gives {
                 muted.insert(position);
             }
         }
