@@ -160,7 +160,7 @@ fn a_target_that_is_found_has_the_settings_that_it_was_made_with() {
     // Types that have none of it.
     for kind in ["raw", "pftl"] {
         h.run(&format!("lnvm create a.img -n r -t {kind} --scrub reads"))
-            .refused(2, &["--scrub is for pblk targets", kind]);
+            .refused(2, &["--scrub is for targets of type pblk or qblk", kind]);
     }
 }
 

@@ -4,6 +4,7 @@
 //! anything.
 
 use super::TargetType;
+use super::options::kinds_with;
 use crate::control::ControlError;
 use flashlane_ftl::block::BlockError;
 use flashlane_ftl::layer::{AttributeError, Kind, LayerError, MountHow, Refusal};
@@ -71,7 +72,7 @@ pub enum LnvmError {
         path.display()
     )]
     OtherType { path: PathBuf, begin: u32, end: u32, found: &'static str },
-    #[error("{flag} is for pblk targets, not for {kind}")]
+    #[error("{flag} is for targets of type {}, not for {kind}", kinds_with(flag))]
     Misplaced {
         flag: String,
         /// The type that was asked for.

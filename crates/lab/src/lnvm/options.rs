@@ -134,6 +134,21 @@ pub(crate) enum WrongOption {
     Says(String),
 }
 
+/// The types of targets that have this option, as it is typed.
+pub(crate) fn kinds_with(typed: &str) -> String {
+    let has = |kind: &&dyn Kind| {
+        let probe = Options::default();
+        kind.settings(&probe, &kind.defaults());
+        probe.asked.borrow().iter().any(|key| flag(key) == typed)
+    };
+    let names: Vec<&str> = kinds::targets().filter(has).map(|kind| kind.name()).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).into(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "no target".into(),
+    }
+}
+
 /// An option as it is typed.
 pub(crate) fn flag(key: &str) -> String {
     format!("--{}", key.replace('_', "-"))

@@ -190,6 +190,17 @@ found! {
     found_notes_on_one_channel: "pftl-vanish", [6051, Plan { effort: 25, ..aimed(2) }];
     /// An erase was torn in the first life, of which there were no notes.
     found_a_first_life_without_notes: "slc-tlc", [9046, Plan { effort: 50, ..aimed(2) }];
+    /// The second copy of a page of stamps found no other PU at the end of a line.
+    found_records_on_one_pu: "slc-tlc-records", [264, Plan { effort: 5, ..aimed(2) }];
+    /// A burst of reads that failed ended while a mount looked for chunks that give nothing back.
+    found_full_chunks_read_too_early: "slc-tlc-records",
+        [441, cut_at(1, &[12_290_240])], [4_296_967_711, Plan { effort: 25, ..aimed(3) }];
+    /// A root's unit has two marks of void sectors, and only the first one was set.
+    found_half_a_root_marked: "slc-tlc-vanish", [960_307, cut_at(1, &[9_280_182, 19_920_320])];
+    /// Two of three PUs were dead, and the third one blank.
+    found_two_dead_dies: "slc-tlc-vanish", [960_295, cut_at(1, &[8_701_921, 1])];
+    /// Records of a life whose notes were lost, too, were believed.
+    found_records_without_notes: "pftl-records", [1_700, aimed(4)];
     /// The padding behind a torn unit failed, too, and the next mount took both for lost.
     found_padding_that_failed_in_an_empty_chunk: "pftl-faults",
         [3101, Plan { effort: 50, ..aimed(2) }];
@@ -248,6 +259,8 @@ swarms! {
     pblk_vanish: "pblk-vanish",
     qblk_vanish: "qblk-vanish",
     slc_tlc_vanish: "slc-tlc-vanish",
+    pftl_records: "pftl-records",
+    slc_tlc_records: "slc-tlc-records",
     pblk_image_trouble: "pblk-image-trouble",
     pftl_image_trouble: "pftl-image-trouble",
     slc_tlc_image_trouble: "slc-tlc-image-trouble",
