@@ -60,8 +60,14 @@ impl Controller {
     /// a place or will be one when a program ends; else on another PU, else anywhere.
     fn place_of_second(&mut self, first_copy: u32) -> Option<(Load, usize, u32)> {
         let next = self.place.next_of_gc(MAIN);
-        let apart = |p: u32| {
-            !self.place.layout.share_channel(p, first_copy) && !mutant!("kit.notes-on-one-channel")
+        let layout = &self.place.layout;
+        let elsewhere = |p: u32| !layout.share_channel(p, first_copy);
+        let any = (0..layout.positions).any(|p| elsewhere(p) && !self.place.is_dead(p));
+        // Records are believed if one PU is lost, not if a channel is.
+        let on_channel = any && !self.stamps_are_next();
+        let apart = |p: u32| match on_channel {
+            true => elsewhere(p) && !mutant!("kit.notes-on-one-channel"),
+            false => p != first_copy,
         };
         let open = |fits: &dyn Fn(u32) -> bool| {
             next.filter(|(_, p)| fits(*p)).or_else(|| self.place.next_open_that(fits))
@@ -191,14 +197,21 @@ impl Controller {
         }
         self.held_page_ended(page, true);
         let (page, is_second) = (page & !SECOND, page & SECOND != 0);
+        let is_stamps = self.pages.is_stamps(page);
         let before = match is_second {
-            true if self.pages.is_stamps(page) => self.pages.set_second(page, at),
-            // Of notes it is garbage from the start: the next notes come before its erase.
+            true if is_stamps => self.pages.set_second(page, at),
+            // A second copy of notes is garbage at once: newer notes are written before its erase.
             true => return,
             false => self.pages.landed(page, at),
         };
-        if let Some(before) = before {
-            self.forget_copy(before);
+        match is_stamps {
+            true => {
+                self.pages.keep_before(page, before);
+                if self.barriers.has_kept(page) || mutant!("kit.records-replaced-early") {
+                    self.pages.take_before(page).into_iter().for_each(|at| self.forget_copy(at));
+                }
+            }
+            false => before.into_iter().for_each(|at| self.forget_copy(at)),
         }
         self.map.take(at, self.pages.lba(page));
         let line = self.place.layout.line_of(at);
@@ -214,9 +227,11 @@ impl Controller {
                 let (l, p, _) = self.place.layout.in_chunk(at);
                 (l, p) == (line, position)
             };
-            if self.pages.at(page).is_some_and(in_it) || self.pages.second(page).is_some_and(in_it)
-            {
+            let copies = [self.pages.at(page), self.pages.second(page)];
+            if copies.into_iter().flatten().any(in_it) {
                 self.pages.touch(page);
+                // A flush must not end with one copy.
+                self.barriers.is_together |= self.pages.is_stamps(page) && self.barrier_is_active();
             }
         }
     }

@@ -60,7 +60,9 @@ pub(crate) async fn mount<C: DeserializeOwned + Into<DriveConfig>>(
     let found = DriveFtl::mount(cx, below.device(), config, dump).await;
     found.map(|ftl| ftl as Arc<dyn Layer>).map_err(|e| {
         let refusal = match &e {
-            MountError::Lost { .. } | MountError::Host { .. } => Refusal::Lost,
+            MountError::Lost { .. } | MountError::Superseded { .. } | MountError::Host { .. } => {
+                Refusal::Lost
+            }
             _ => Refusal::Damaged,
         };
         LayerError::mount(refusal, format!("{name}: {e}"))

@@ -395,11 +395,15 @@ impl Pages {
         2 * (self.stamps.behind() + self.dirty_stamps).min(self.stamps.count())
     }
 
-    /// The first page that [`Pages::take_stamps`] would take and that must be read from the medium
-    /// before.
-    pub(super) fn unread_stamps(&self, changed: bool) -> Option<u32> {
-        let unread = |page: &u32| self.stamps.is_unread(*page - self.stamps_from);
-        self.all_stamps().find(|page| unread(page) && self.stamps_wait(*page, changed))
+    /// The pages that [`Pages::take_stamps`] would take and that must be read from the medium before,
+    /// each with its copies.
+    pub(super) fn unread_stamps(&self, changed: bool) -> Vec<(u32, Vec<u32>)> {
+        if self.stamps.behind() + self.dirty_stamps == 0 {
+            return Vec::new();
+        }
+        let copies = |page: u32| self.stamps.unread(page - self.stamps_from);
+        let unread = |page: &u32| !copies(*page).is_empty() && self.stamps_wait(*page, changed);
+        self.all_stamps().filter(unread).map(|page| (page, copies(page).to_vec())).collect()
     }
 
     /// Takes the pages of stamps that wait: they fly from now on. See [`Pages::stamps_wait`].
@@ -428,9 +432,11 @@ impl Pages {
         self.stamps.second(page.checked_sub(self.stamps_from)?)
     }
 
-    /// The copies of pages of stamps that lie somewhere beside the first ones: (page, place).
+    /// All copies of pages of stamps beside the first ones that count: (page, place).
     pub(super) fn seconds(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.all_stamps().filter_map(|page| Some((page, self.second(page)?)))
+        let before = |page: u32| self.stamps.before(page - self.stamps_from).iter().copied();
+        let copies = move |page: u32| self.second(page).into_iter().chain(before(page));
+        self.all_stamps().flat_map(move |page| copies(page).map(move |at| (page, at)))
     }
 
     /// The second copy of a page of stamps lies at `at`. Returns where the one before lay.
@@ -438,12 +444,23 @@ impl Pages {
         self.stamps.set_second(page - self.stamps_from, Some(at))
     }
 
-    /// A snapshot has named copies of pages of stamps, which nobody has read.
+    /// A copy of a page of stamps was replaced, and counts until both copies of the new version are
+    /// on two PUs.
+    pub(super) fn keep_before(&mut self, page: u32, before: Option<u32>) {
+        self.stamps.before_mut(page - self.stamps_from).extend(before);
+    }
+
+    /// Copies of a page of stamps that count no more: both copies of its new version are on two PUs.
+    pub(super) fn take_before(&mut self, page: u32) -> Vec<u32> {
+        std::mem::take(self.stamps.before_mut(page - self.stamps_from))
+    }
+
+    /// Marks the pages of stamps that a snapshot has named as unread: a barrier reads them before it
+    /// writes them.
     pub(super) fn leave_stamps_unread(&mut self) {
         for page in self.all_stamps() {
-            if self.at(page).or(self.second(page)).is_some() {
-                self.stamps.leave_unread(page - self.stamps_from);
-            }
+            let copies = [self.at(page), self.second(page)].into_iter().flatten().collect();
+            self.stamps.leave_unread(page - self.stamps_from, copies);
         }
     }
 
@@ -503,8 +520,10 @@ impl Pages {
     pub(super) fn lose_copy(&mut self, page: u32, at: u32) {
         if self.at(page) == Some(at) {
             self.states[page as usize].at = NIL;
-        } else if self.is_stamps(page) {
+        } else if self.second(page) == Some(at) {
             self.stamps.set_second(page - self.stamps_from, None);
+        } else if self.is_stamps(page) {
+            self.stamps.before_mut(page - self.stamps_from).retain(|before| *before != at);
         }
         if !mutant!("kit.page-erased-with-its-line") {
             self.touch(page);

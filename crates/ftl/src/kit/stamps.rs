@@ -12,7 +12,7 @@
 //! sectors.
 //!
 //! After a mount from a snapshot the stamps are still on the medium. A barrier reads a page back before
-//! it writes that page for the first time ([`Stamps::is_unread`]).
+//! it writes that page for the first time ([`Stamps::unread`]).
 
 use super::pages::{HEADER, PAGE_BYTES};
 
@@ -28,12 +28,15 @@ struct Page {
     /// Per sector the stamp of its version that counts: 0 if it reads as zeros, [`UNKNOWN`] if that is
     /// not known, or is on the medium still. `None`: the same for all of them.
     stamps: Option<Box<[u64]>>,
-    /// Its newest copy was not read.
-    unread: bool,
+    /// The copies that a snapshot has named, as long as none was read. They stay on the medium until
+    /// a barrier has written the page.
+    unread: Vec<u32>,
     /// A stamp has changed since the page was made last.
     behind: bool,
     /// Physical sector of its second copy.
     second: Option<u32>,
+    /// Copies of the version before, which count until both copies of this one are programmed.
+    before: Vec<u32>,
     /// Stamp at which its newest copy is true, as a mount has found it.
     true_at: Option<u64>,
 }
@@ -70,18 +73,13 @@ impl Stamps {
         self.pages[page as usize].behind
     }
 
-    /// The page must be read from the medium before it can be made.
-    pub(super) fn is_unread(&self, page: u32) -> bool {
-        self.pages[page as usize].unread
-    }
-
     /// The version of this sector that counts from now on has this stamp; 0: it reads as zeros.
     #[inline]
     pub(super) fn set(&mut self, lba: u32, stamp: u64) {
         let Some(page) = self.pages.get_mut((lba / STAMP_SPAN) as usize) else {
             return;
         };
-        let unread = page.unread;
+        let unread = !page.unread.is_empty();
         let stamps = page.stamps.get_or_insert_with(|| blank(unread));
         stamps[(lba % STAMP_SPAN) as usize] = stamp;
         self.behind += u32::from(!std::mem::replace(&mut page.behind, true));
@@ -91,7 +89,9 @@ impl Stamps {
     pub(super) fn get(&self, lba: u32) -> u64 {
         let page = &self.pages[(lba / STAMP_SPAN) as usize];
         let stamps = page.stamps.as_ref();
-        stamps.map_or(if page.unread { UNKNOWN } else { 0 }, |s| s[(lba % STAMP_SPAN) as usize])
+        stamps.map_or(if page.unread.is_empty() { 0 } else { UNKNOWN }, |s| {
+            s[(lba % STAMP_SPAN) as usize]
+        })
     }
 
     /// Stamp at which the page of this sector was true when it was programmed last; `None`: it never
@@ -114,16 +114,30 @@ impl Stamps {
         std::mem::replace(&mut self.pages[page as usize].second, at)
     }
 
-    /// A mount has found copies of the page, and has not read them.
-    pub(super) fn leave_unread(&mut self, page: u32) {
-        self.pages[page as usize].unread = true;
+    /// A mount has found these copies of the page, and has not read them.
+    pub(super) fn leave_unread(&mut self, page: u32, copies: Vec<u32>) {
+        self.pages[page as usize].unread = copies;
+    }
+
+    /// The copies of a page that nobody has read.
+    pub(super) fn unread(&self, page: u32) -> &[u32] {
+        &self.pages[page as usize].unread
+    }
+
+    /// Copies of the version of a page before the newest one, which count still.
+    pub(super) fn before(&self, page: u32) -> &[u32] {
+        &self.pages[page as usize].before
+    }
+
+    pub(super) fn before_mut(&mut self, page: u32) -> &mut Vec<u32> {
+        &mut self.pages[page as usize].before
     }
 
     /// None of the page's copies can be read: nobody knows what its sectors had.
     pub(super) fn give_up(&mut self, page: u32) {
         let page = &mut self.pages[page as usize];
         page.stamps.get_or_insert_with(|| blank(true));
-        page.unread = false;
+        page.unread.clear();
         self.behind += u32::from(!std::mem::replace(&mut page.behind, true));
     }
 
@@ -135,7 +149,7 @@ impl Stamps {
     /// Puts what the page says behind its header.
     pub(super) fn write(&self, page: u32, out: &mut [u8]) {
         let page = &self.pages[page as usize];
-        let nothing = if page.unread { UNKNOWN } else { 0 };
+        let nothing = if page.unread.is_empty() { 0 } else { UNKNOWN };
         for (i, to) in out.chunks_exact_mut(8).enumerate() {
             let stamp = page.stamps.as_ref().map_or(nothing, |stamps| stamps[i]);
             to.copy_from_slice(&stamp.to_le_bytes());
@@ -145,7 +159,7 @@ impl Stamps {
     /// Takes in a page of the medium, true at `stamp`; what has changed since stays.
     pub(super) fn read(&mut self, page: u32, stamp: u64, bytes: &[u8]) {
         let page = &mut self.pages[page as usize];
-        page.unread = false;
+        page.unread.clear();
         page.true_at = Some(stamp);
         let stamps = page.stamps.get_or_insert_with(|| blank(true));
         let found =
@@ -172,18 +186,18 @@ mod tests {
         let mut bytes = vec![0xaa; PAGE_BYTES - HEADER];
         old.write(0, &mut bytes);
         let mut new = Stamps::new(2 * STAMP_SPAN);
-        new.leave_unread(0);
+        new.leave_unread(0, vec![40, 50]);
         assert_eq!((new.get(1), new.get(STAMP_SPAN)), (UNKNOWN, 0));
         new.set(1, 9);
-        assert_eq!((new.behind(), new.is_unread(0), new.is_behind(0)), (1, true, true));
+        assert_eq!((new.behind(), !new.unread(0).is_empty(), new.is_behind(0)), (1, true, true));
         new.read(0, 7, &bytes);
-        assert!(!new.is_unread(0));
+        assert!(new.unread(0).is_empty());
         assert_eq!((new.get(0), new.get(1), new.get(2)), (5, 9, 0));
         assert_eq!((new.true_at(2), new.true_at(STAMP_SPAN)), (Some(7), None));
         new.made(0);
         assert_eq!((new.behind(), new.is_behind(0)), (0, false));
-        new.leave_unread(1);
+        new.leave_unread(1, vec![60]);
         new.give_up(1);
-        assert_eq!((new.get(STAMP_SPAN), new.is_unread(1)), (UNKNOWN, false));
+        assert_eq!((new.get(STAMP_SPAN), !new.unread(1).is_empty()), (UNKNOWN, false));
     }
 }

@@ -39,6 +39,7 @@ use super::pages::COUNT_SPAN;
 use super::place::{Layout, MAIN};
 use super::stamps::STAMP_SPAN;
 use super::{Controller, DriveFtl, Phase, Room};
+use crate::patience::read_again;
 
 /// In a unit's list of pages: this is the second copy.
 pub(super) const SECOND: u32 = 1 << 31;
@@ -83,7 +84,7 @@ pub(super) struct Barriers {
     /// The same, of those whose pages of stamps are on two PUs: flushes wait for these.
     kept: u64,
     /// Both copies of a page of stamps are on one PU.
-    is_together: bool,
+    pub(super) is_together: bool,
     /// Barriers in a row that have ended like that.
     in_vain: u32,
     active: bool,
@@ -137,6 +138,11 @@ impl Barriers {
     #[inline]
     pub(super) fn holds_pages(&self) -> bool {
         !self.held.is_empty() && !mutant!("kit.second-copy-forgotten")
+    }
+
+    /// Both copies of this page of stamps are programmed, on two PUs if there are two.
+    pub(super) fn has_kept(&self, page: u32) -> bool {
+        !self.is_together && !self.held.iter().any(|held| held.page & !SECOND == page)
     }
 
     /// Pairs are being padded.
@@ -269,17 +275,33 @@ impl DriveFtl {
     /// mount. Returns the controller as it is when none is left.
     async fn with_stamps_read(&self, cx: &Cx) -> MutexGuard<'_, Controller> {
         loop {
-            let (page, copies) = {
+            let unread = {
                 let c = self.controller.lock();
                 match c.pages.unread_stamps(c.barriers.records_due) {
-                    Some(page) => (page, [c.pages.at(page), c.pages.second(page)]),
-                    None => return c,
+                    unread if unread.is_empty() => return c,
+                    unread => unread,
                 }
             };
-            // A line with one of these copies is erased behind a barrier that has written the page.
-            let copy = self.read_page_copy(cx, page, copies).await;
-            self.controller.lock().pages.read_stamps(page, copy.as_deref());
+            let mut left = self.read_stamps(cx, unread).await;
+            if !left.is_empty() {
+                left = read_again(cx, left, async |left| self.read_stamps(cx, left).await).await;
+            }
+            for (page, _) in left {
+                self.controller.lock().pages.read_stamps(page, None);
+            }
         }
+    }
+
+    /// Reads these pages of stamps, each from one of its copies. Returns those that can't be read.
+    async fn read_stamps(&self, cx: &Cx, pages: Vec<(u32, Vec<u32>)>) -> Vec<(u32, Vec<u32>)> {
+        let mut left = Vec::new();
+        for (page, copies) in pages {
+            match self.read_page_copy(cx, page, &copies).await {
+                Some(copy) => self.controller.lock().pages.read_stamps(page, Some(&copy)),
+                None => left.push((page, copies)),
+            }
+        }
+        left
     }
 
     /// Sends the pages of a barrier out; false if it has none.
@@ -666,6 +688,11 @@ impl Controller {
     fn next_held(&self) -> Option<&Held> {
         let may_go = |h: &&Held| self.barriers.pages_go || self.pages.is_counts(h.page & !SECOND);
         self.barriers.held.iter().filter(may_go).find(|h| !h.sent)
+    }
+
+    /// The next pages of a barrier are of stamps.
+    pub(super) fn stamps_are_next(&self) -> bool {
+        self.next_held().is_some_and(|held| self.pages.is_stamps(held.page & !SECOND))
     }
 
     /// The next pages of a barrier are on two PUs.

@@ -124,7 +124,9 @@ impl Kind for SftlKind {
             found.map(|ftl| ftl as Arc<dyn Layer>).map_err(|e| {
                 let refusal = match &e {
                     MountError::Meta(
-                        kit::MountError::Lost { .. } | kit::MountError::Host { .. },
+                        kit::MountError::Lost { .. }
+                        | kit::MountError::Superseded { .. }
+                        | kit::MountError::Host { .. },
                     ) => Refusal::Lost,
                     MountError::Nothing { .. } => Refusal::Nothing,
                     MountError::Create(e) => refusal(e),

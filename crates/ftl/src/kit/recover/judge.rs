@@ -13,12 +13,16 @@ use super::super::dump::Dump;
 use super::super::map::Entry;
 use super::super::pages::{Pages, Said};
 use super::super::place::Place;
+use super::super::stamps::UNKNOWN;
 use super::super::{Controller, Room};
 use super::older::Older;
 use super::scan::{Claim, Found};
 use super::sectors::read_page;
 use super::{Mount, window_of};
 use crate::patience::read_again;
+
+/// Further copies of pages, by their logical sectors: (stamp, physical sector).
+type Copies = BTreeMap<u32, Vec<(u64, u32)>>;
 
 /// Units that a former life has programmed and the medium can't give back yet.
 #[derive(Default)]
@@ -40,9 +44,14 @@ impl Mount<'_> {
     ) -> Vec<u32> {
         let mut lost = Vec::new();
         let mut left = Vec::new();
+        let mut copies = Copies::new();
+        for (lba, stamp, at) in found.equal.iter().filter(|e| u64::from(e.0) >= self.capacity) {
+            copies.entry(*lba).or_default().push((*stamp, *at));
+        }
         for page in 0..pages.count() {
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
-            let read = self.read_newest(pages, found, page, saved.is_some(), &mut lost).await;
+            let read =
+                self.read_newest(pages, found, page, (saved.is_some(), &copies), &mut lost).await;
             if !read && saved.is_none() {
                 left.push(page);
             }
@@ -54,7 +63,7 @@ impl Mount<'_> {
         let again = async |left: Vec<u32>| {
             let mut still = Vec::new();
             for page in left {
-                if !self.read_newest(pages, found, page, false, &mut lost).await {
+                if !self.read_newest(pages, found, page, (false, &copies), &mut lost).await {
                     still.push(page);
                 }
             }
@@ -79,6 +88,21 @@ impl Mount<'_> {
         lost
     }
 
+    /// Forgets copies of sectors that read as zeros when a flush recorded that, unless they are younger.
+    pub(super) fn forget_discarded(&self, pages: &mut Pages, found: &mut Found) {
+        for lba in 0..pages.stamps().sectors() {
+            let claim = &mut found.newest[lba as usize];
+            if let Some(stamp) = pages.stamps().true_at(lba).filter(|at| claim.stamp <= *at)
+                && pages.stamps().get(lba) == 0
+                && claim.at != NIL
+                && !mutant!("kit.recorded-zeros-ignored")
+            {
+                *claim = Claim { stamp, at: NIL };
+                pages.touch_trims(lba, lba + 1);
+            }
+        }
+    }
+
     /// Reads the newest page of a number, from the first of its copies that is whole, and takes in
     /// what it says, unless a newer one was `saved`. False if there are copies and none can be
     /// read.
@@ -87,7 +111,7 @@ impl Mount<'_> {
         pages: &mut Pages,
         found: &mut Found,
         page: u32,
-        saved: bool,
+        (saved, copies): (bool, &Copies),
         lost: &mut Vec<u32>,
     ) -> bool {
         let lba = pages.lba(page);
@@ -95,8 +119,8 @@ impl Mount<'_> {
         if claim.at == NIL {
             return true;
         }
-        let equal = found.equal.iter().filter(|e| (e.0, e.1) == (lba, claim.stamp));
-        let all: Vec<u32> = std::iter::once(claim.at).chain(equal.map(|e| e.2)).collect();
+        let equal = copies.get(&lba).into_iter().flatten().filter(|e| e.0 == claim.stamp);
+        let all: Vec<u32> = std::iter::once(claim.at).chain(equal.map(|e| e.1)).collect();
         for at in all.iter().copied() {
             let whole = read_page(self.cx, &self.medium, at).await;
             let Some(bytes) = whole.filter(|bytes| pages.check(page, bytes).is_some()) else {
@@ -242,7 +266,9 @@ impl Controller {
             let stamp = match self.map.get(lba) {
                 Entry::Media(_) => claim.stamp,
                 Entry::Unmapped => 0,
-                Entry::Poisoned | Entry::Slot(_) => continue,
+                // Nobody knows which version is lost.
+                Entry::Poisoned => UNKNOWN,
+                Entry::Slot(_) => continue,
             };
             if self.pages.stamps().get(lba) != stamp && !mutant!("kit.found-unrecorded") {
                 self.pages.set_stamp(lba, stamp);

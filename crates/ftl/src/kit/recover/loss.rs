@@ -37,6 +37,7 @@ use super::super::dump::Dump;
 use super::super::map::Entry;
 use super::super::pages::Pages;
 use super::super::place::{Layout, MAIN, Place};
+use super::super::stamps::UNKNOWN;
 use super::super::{Controller, LIFE_SHIFT};
 use super::blind::Blind;
 use super::scan::Found;
@@ -64,6 +65,8 @@ pub(super) struct Losses {
     sectors: Vec<u32>,
     /// Offline chunks that may have held data: (line, position).
     chunks: Vec<(u32, u32)>,
+    /// Logical sectors whose flushed versions, by the records, were not found, nor younger ones.
+    versions: Vec<u32>,
     /// Chunks whose sectors count as lost only because a PU is dead that may have held the tag of
     /// their torn erase.
     silenced: BTreeSet<(u32, u32)>,
@@ -84,7 +87,7 @@ type Unread = BTreeMap<(u32, u32), BTreeSet<u32>>;
 
 impl Losses {
     pub(super) fn is_empty(&self) -> bool {
-        self.sectors.is_empty() && self.chunks.is_empty()
+        self.sectors.is_empty() && self.chunks.is_empty() && self.versions.is_empty()
     }
 
     /// Positions of what is lost, but for erases that are torn if no second fault has hit.
@@ -138,12 +141,20 @@ impl Mount<'_> {
         };
         let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.chunks.iter().partition(flushed);
         unread.retain(|chunk, _| !empty.contains(chunk));
+        if !empty.is_empty() {
+            // Should it be readable later, then what was found to be zeros stays so.
+            pages.touch_trims(0, self.capacity as u32);
+        }
         self.judge_units((found, &lost), dump, &unread, &mut losses);
         let there = |at: &&u32| {
             let (line, position, _) = self.layout.in_chunk(**at);
             self.chunks[self.chunk_index(line, position)].state != ChunkState::Offline
         };
         losses.sectors.extend(found.lost_pages.iter().filter(there));
+        if dump.is_none() && !mutant!("kit.flushed-version-unmissed") {
+            let host = 0..pages.stamps().sectors();
+            losses.versions = host.filter(|lba| is_superseded(pages, found, *lba)).collect();
+        }
         if !losses.is_empty() && !accept && !mutant!("kit.loss-mounted") {
             return Err(self.refusal(&losses));
         }
@@ -487,6 +498,9 @@ impl Mount<'_> {
     /// The error that names losses.
     fn refusal(&self, losses: &Losses) -> MountError {
         let mut places = self.lost_places(losses);
+        if let ([], Some(first)) = (&places[..], losses.versions.first()) {
+            return MountError::Superseded { sectors: losses.versions.len() as u64, first: *first };
+        }
         places.sort_by_key(|(at, _)| (at.pu, at.chunk, at.sector));
         let sectors = places.iter().map(|(_, n)| u64::from(*n)).sum();
         let mut by_chunk: BTreeMap<(u32, u32), u32> = BTreeMap::new();
@@ -506,6 +520,13 @@ impl Mount<'_> {
         let (pu, chunk, sector) = (first.pu, first.chunk, first.sector);
         MountError::Lost { sectors, pu, chunk, sector, places: said }
     }
+}
+
+/// True if only older versions of this logical sector were found than a flush has recorded.
+pub(super) fn is_superseded(pages: &Pages, found: &Found, lba: u32) -> bool {
+    let (stamps, claim) = (pages.stamps(), found.newest[lba as usize]);
+    let recorded = stamps.true_at(lba).map_or(0, |_| stamps.get(lba));
+    recorded != UNKNOWN && claim.stamp < recorded
 }
 
 impl Mount<'_> {

@@ -113,6 +113,13 @@ pub enum MountError {
         /// Dead PUs and chunks, in words.
         places: String,
     },
+    /// All units can be read that seem to have been programmed, but not the flushed version of some
+    /// sectors. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
+    #[error(
+        "{sectors} sectors are lost, the first is logical sector {first}: only versions are left that \
+         are older than what a flush has recorded"
+    )]
+    Superseded { sectors: u64, first: u32 },
 }
 
 /// What a mount did.
@@ -251,6 +258,7 @@ impl DriveFtl {
         mount.take_stock();
         mount.choose_equal(&mut found).await;
         let lost = mount.read_pages(&mut pages, &mut found, dump).await;
+        mount.forget_discarded(&mut pages, &mut found);
         mount.step("read pages");
         let readable = mount.readable_of(&found, dump).await;
         mount.check_host(&config)?;
@@ -265,7 +273,7 @@ impl DriveFtl {
         };
         let older = (!losses.is_empty() && !mutant!("kit.accepted-loss-is-older")).then(|| {
             let of = (host as u32, youngest);
-            mount.older(&mut pages, &mut found, &losses, dump.is_some(), of)
+            mount.older(&mut pages, &found, &losses, dump.is_some(), of)
         });
         let stock = Stock {
             chunks: &mount.chunks,
@@ -294,11 +302,11 @@ impl DriveFtl {
         &self,
         cx: &Cx,
         page: u32,
-        copies: [Option<u32>; 2],
+        copies: &[u32],
     ) -> Option<Vec<u8>> {
         let medium = Medium::new(self.device.clone(), self.layout.clone());
-        for at in copies.into_iter().flatten() {
-            let bytes = sectors::read_page(cx, &medium, at).await;
+        for at in copies {
+            let bytes = sectors::read_page(cx, &medium, *at).await;
             let is_page =
                 |bytes: &Vec<u8>| self.controller.lock().pages.check(page, bytes).is_some();
             if let Some(bytes) = bytes.filter(is_page) {

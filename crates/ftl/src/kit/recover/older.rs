@@ -15,11 +15,10 @@
 use flashlane_base::mutant;
 
 use super::super::LIFE_SHIFT;
-use super::super::buffer::NIL;
 use super::super::pages::Pages;
 use super::super::stamps::UNKNOWN;
 use super::Mount;
-use super::loss::Losses;
+use super::loss::{Losses, is_superseded};
 use super::scan::{Claim, Found};
 
 /// Host's sectors of which the version that was found is older than one that was lost, or may be.
@@ -51,7 +50,7 @@ impl Mount<'_> {
     pub(super) fn older(
         &self,
         pages: &mut Pages,
-        found: &mut Found,
+        found: &Found,
         losses: &Losses,
         has_dump: bool,
         (host, youngest): (u32, u64),
@@ -71,7 +70,7 @@ impl Mount<'_> {
         }
         let mut lost = vec![false; host as usize];
         for lba in 0..host {
-            let claim = &mut found.newest[lba as usize];
+            let claim = found.newest[lba as usize];
             let Some(true_at) = pages.stamps().true_at(lba) else {
                 // A page of which no copy could be read, or that no flush has written.
                 lost[lba as usize] = pages.stamps().get(lba) == UNKNOWN;
@@ -81,12 +80,11 @@ impl Mount<'_> {
                 continue;
             }
             match pages.stamps().get(lba) {
-                0 if claim.at == NIL => {}
-                0 => {
-                    *claim = Claim { stamp: true_at, at: NIL };
-                    pages.touch_trims(lba, lba + 1);
+                // Noted, or a copy that the lost PU has would come back with it.
+                0 => pages.touch_trims(lba, lba + 1),
+                stamp => {
+                    lost[lba as usize] = stamp == UNKNOWN || is_superseded(pages, found, lba);
                 }
-                stamp => lost[lba as usize] = stamp == UNKNOWN || claim.stamp < stamp,
             }
         }
         Older { lost, in_doubt: false }
