@@ -225,7 +225,7 @@ impl fmt::Display for LayerError {
             Refusal::DiscardsLost => "--undo-discards",
             _ => return Ok(()),
         };
-        write!(f, "; with `{flag}`, `run --drive` and `lnvm create` mount it anyway")
+        write!(f, "; with `{flag}`, `serve`, `run --drive` and `lnvm create` mount it anyway")
     }
 }
 

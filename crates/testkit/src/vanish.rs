@@ -137,8 +137,8 @@ struct Events {
     is_hurt: bool,
     /// After a clean stop: the place of each logical sector.
     stopped_at: Option<Vec<Option<Location>>>,
-    /// A mount has found a device that takes no writes, so it could not record what it found: what is
-    /// lost later, and accepted, may be younger than what is recorded.
+    /// A mount found a device that takes no writes, so it recorded nothing: a loss accepted later
+    /// may be of versions younger than the records.
     is_unrecorded: bool,
     /// No mount is left to be tried.
     is_over: bool,
@@ -304,7 +304,7 @@ impl Vanishing {
     async fn accepted(&self, boot: &Boot) -> Result<Up, String> {
         if self.events.borrow().is_unrecorded {
             self.events.borrow_mut().is_over = true;
-            return Err("a mount has recorded nothing, and now a loss is to be accepted".into());
+            return Err("a mount could record nothing, and now a loss must be accepted".into());
         }
         boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
         let how = MountHow { accept_lost: true, undo_discards: false };

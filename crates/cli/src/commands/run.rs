@@ -27,6 +27,8 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
         Shelf::check(&experiment).map_err(anyhow::Error::msg)?;
     }
     let shelf = args.prepared.as_deref().map(shelf).transpose()?;
+    let wanted = output::given(&[("--record", args.recording.record.as_ref())]);
+    output::keep_inputs(&inputs(&args, &experiment), &wanted)?;
     let record = args.recording.take()?;
     let places = Places::open(&args, &inputs(&args, &experiment))?;
     let interrupt = Interrupt::listen()?;

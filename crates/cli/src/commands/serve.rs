@@ -17,6 +17,8 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     // Of several targets a recording says which, as places of them do.
     let recording = args.recording.record.as_deref().map(TargetPath::from);
     let (of, to) = recording.map(|at| (at.target, at.path)).unzip();
+    let wanted = output::given(&[("--record", to.as_ref())]);
+    output::keep_inputs(std::slice::from_ref(&args.drive), &wanted)?;
     let record = Record { record: to, ..args.recording }.take()?;
     let record = record.map(|take| (of.flatten(), take));
     let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;

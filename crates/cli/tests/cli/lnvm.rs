@@ -124,6 +124,36 @@ fn wear_leveling_and_scrubbing_stay_with_the_target() {
     says(&info, &["static spread:3 erases:", "patrol interval_ms:7200000 sectors:1"]);
 }
 
+/// A pblk that was removed is still on its PUs. A target of another type does not take its data for
+/// its own: it is refused, and the pblk is found again.
+#[test]
+fn another_type_takes_nothing_over() {
+    let h = drive();
+    let create = |kind: &str, more: &str| {
+        h.run(&format!("lnvm create a.img -n db -t {kind} --flush-records false {more}"))
+    };
+    create("pblk", "").good();
+    h.file("w.fio", WRITE);
+    h.run("run w.fio --drive a.img --target db --json -").good();
+    h.run("lnvm remove a.img -n db").good();
+    create("pftl", "").refused(2, &["pblk or QBLK", "`-t`", "`-f`"]);
+    create("pblk", "").good();
+    h.run("lnvm remove a.img -n db").good();
+    create("pftl", "-f").good();
+}
+
+/// A recording does not replace the drive that it is made from.
+#[test]
+fn a_recording_keeps_its_drive() {
+    let h = drive();
+    h.run("lnvm create a.img -n db -t pblk").good();
+    h.file("w.fio", WRITE);
+    let says = ["--record would replace", "a.img", "another file"];
+    h.run("run w.fio --drive a.img --record a.img").refused(2, &says);
+    h.run("serve a.img --nbd unix:a.sock --record a.img").refused(2, &says);
+    h.run("lnvm info a.img -n db").good();
+}
+
 /// What is asked for of a pblk that is there, and that it does not have, is refused and not forgotten.
 #[test]
 fn a_target_that_is_found_has_the_settings_that_it_was_made_with() {

@@ -78,10 +78,10 @@ pub struct DriveConfig {
     /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
     /// wait for. Without, it is lost when the power goes, and a flush programs it.
     pub capacitors: bool,
-    /// A flush records on two PUs which version of each sector counts (`stamps.rs`). So where the loss
-    /// of a die is accepted after a power cut, it costs what the die held. Without it every sector may
-    /// be older then, and is lost. A device has records from its creation on, or never. Without effect
-    /// where there are capacitors.
+    /// A flush records on two PUs which version of each sector counts (`stamps.rs`). So if a die is
+    /// lost after a power cut and the loss is accepted, only the sectors on that die are lost.
+    /// Without records every sector may be outdated, so all are lost. Fixed when the device is
+    /// created. No effect with capacitors.
     pub flush_records: bool,
     /// Mount although sectors can't be read that were good once: older copies of what they held may
     /// be taken for it.
@@ -176,7 +176,7 @@ impl Frame {
 }
 
 impl DriveConfig {
-    /// Of the host's logical sectors, those of whose flushed versions the device keeps records.
+    /// Number of the `host`'s logical sectors whose flushed versions the device records: all or 0.
     pub(super) fn recorded(&self, host: u64) -> u32 {
         let keeps = self.flush_records && !self.capacitors;
         if keeps { host as u32 } else { 0 }

@@ -56,8 +56,8 @@ impl Controller {
         None
     }
 
-    /// Where the other copy of a page of two goes: on another channel than the first one, if there is such
-    /// a place or will be one when a program ends; else on another PU, else anywhere.
+    /// The place of a page's second copy: on another channel than the first copy. If there is none,
+    /// not even when a program ends: on another PU, else anywhere. Pages of stamps need another PU.
     fn place_of_second(&mut self, first_copy: u32) -> Option<(Load, usize, u32)> {
         let next = self.place.next_of_gc(MAIN);
         let layout = &self.place.layout;

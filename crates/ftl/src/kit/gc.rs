@@ -257,8 +257,8 @@ async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) -> bool {
     !waits
 }
 
-/// Erases the chunks of lines at these positions, all at once. Returns the positions that failed, by
-/// line, and whether the host of the image refused one of them.
+/// Erases the chunks of lines at these positions, all at once. Returns the positions that failed,
+/// by line, and whether the host of the image refused one of them.
 async fn erase(ftl: &DriveFtl, cx: &Cx, lines: &[(u32, Vec<u32>)]) -> (Vec<Vec<u32>>, bool) {
     let format = ftl.device.format();
     let parts = (0..).zip(lines).flat_map(|(i, (line, positions))| {

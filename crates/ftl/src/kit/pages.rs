@@ -158,13 +158,12 @@ impl Pages {
         self.states.len() as u32
     }
 
-    /// Places that copies of pages can have: one of each page, and then of each page of stamps a second
-    /// one.
+    /// Number of copies that can exist: one of each page, then a second one of each page of stamps.
     pub(super) fn places(&self) -> u32 {
         self.count() + self.stamps.count()
     }
 
-    /// Where a copy lies, by its number among [`Pages::places`].
+    /// Physical sector of copy `number`, which is below [`Pages::places`], if the copy exists.
     pub(super) fn place(&self, number: u32) -> Option<u32> {
         match number.checked_sub(self.count()) {
             None => self.at(number),
@@ -221,7 +220,7 @@ impl Pages {
         self.dirty + self.flying
     }
 
-    /// All that a flush of this moment would save is on the medium.
+    /// True if a flush would have nothing to write: all pages and stamps are on the medium.
     pub(super) fn is_saved(&self) -> bool {
         self.waiting() + self.stamps.behind() + self.dirty_stamps == 0
     }
@@ -383,8 +382,8 @@ impl Pages {
         self.stamps_from..self.count()
     }
 
-    /// A page of stamps waits for a barrier: with `changed` also one that has changed only, which a
-    /// flush needs and an erase does not.
+    /// True if the next barrier must write this page of stamps: one of its copies is missing, or,
+    /// with `changed` (set for flushes), one of its stamps has changed.
     fn stamps_wait(&self, page: u32, changed: bool) -> bool {
         let state = &self.states[page as usize];
         !state.flying && (state.dirty || changed && self.stamps.is_behind(page - self.stamps_from))
@@ -395,8 +394,8 @@ impl Pages {
         2 * (self.stamps.behind() + self.dirty_stamps).min(self.stamps.count())
     }
 
-    /// The pages that [`Pages::take_stamps`] would take and that must be read from the medium before,
-    /// each with its copies.
+    /// The pages that [`Pages::take_stamps`] would take and that must be read from the medium
+    /// before, each with its copies.
     pub(super) fn unread_stamps(&self, changed: bool) -> Vec<(u32, Vec<u32>)> {
         if self.stamps.behind() + self.dirty_stamps == 0 {
             return Vec::new();
@@ -450,13 +449,14 @@ impl Pages {
         self.stamps.before_mut(page - self.stamps_from).extend(before);
     }
 
-    /// Copies of a page of stamps that count no more: both copies of its new version are on two PUs.
+    /// Copies of a page of stamps that count no more: both copies of its new version are on two
+    /// PUs.
     pub(super) fn take_before(&mut self, page: u32) -> Vec<u32> {
         std::mem::take(self.stamps.before_mut(page - self.stamps_from))
     }
 
-    /// Marks the pages of stamps that a snapshot has named as unread: a barrier reads them before it
-    /// writes them.
+    /// Marks the pages of stamps that a snapshot has named as unread: a barrier reads them before
+    /// it writes them.
     pub(super) fn leave_stamps_unread(&mut self) {
         for page in self.all_stamps() {
             let copies = [self.at(page), self.second(page)].into_iter().flatten().collect();
@@ -475,8 +475,8 @@ impl Pages {
         }
     }
 
-    /// Has pages of stamps written anew that have one copy, or both on one PU: `are_apart` says of
-    /// two places whether they are not.
+    /// Marks for rewriting each page of stamps that has only one copy, or two that are not
+    /// `are_apart` (on two PUs).
     pub(super) fn complete_stamps(&mut self, are_apart: impl Fn(u32, u32) -> bool) {
         for page in self.all_stamps() {
             let is_complete = match (self.at(page), self.second(page)) {

@@ -294,7 +294,7 @@ pub(super) struct Place {
     /// A chunk that is the only good one of its line was opened after an erase that
     /// [`Place::tell_erases`] has not told of, or has become the only good one.
     untold: bool,
-    /// Such a chunk has been erased since then.
+    /// A chunk that is the only good one of its line was erased after [`Place::tell_erases`].
     erased_untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
@@ -1269,7 +1269,7 @@ impl Place {
         self.tells && (self.untold || self.without_witness().any(differs))
     }
 
-    /// Pages of counts that are written now are needed when chunks are opened.
+    /// True if chunks were erased that will need new pages of counts when they are opened.
     pub(super) fn will_need_counts(&self) -> bool {
         self.tells && self.erased_untold
     }
@@ -1279,8 +1279,8 @@ impl Place {
         self.tells = on;
     }
 
-    /// The tags that pages of counts are to have: of chunks that no record in another chunk of their
-    /// line speaks of.
+    /// The tags that pages of counts are to have: of chunks that no record in another chunk of
+    /// their line speaks of.
     pub(super) fn tell_erases(&mut self) -> &[u8] {
         let open: Vec<usize> = self.without_witness().collect();
         (self.untold, self.erased_untold) = (false, false);

@@ -1,18 +1,18 @@
 //! Pages of stamps: which version of each logical sector was flushed last.
 //!
-//! Owns: the stamps of the versions that the device has accepted, and the bytes of the pages that say
-//! so. Promises: a page that a flush has written names, for each of its sectors, the version that
-//! counted when the flush began. So a mount that has lost a die knows of each copy that it can read
-//! whether it is the flushed version, a younger one, or an older one. Never: decides when a page is
-//! programmed (`sync.rs`), or what is lost (`recover/older.rs`).
+//! Owns: the stamps of the versions that the device has accepted, and the bytes of the pages that
+//! say so. Promises: a page that a flush has written names, for each of its sectors, the version
+//! that counted when the flush began. So a mount that has lost a die knows of each copy that it can
+//! read whether it is the flushed version, a younger one, or an older one. Never: decides when a
+//! page is programmed (`sync.rs`), or what is lost (`recover/older.rs`).
 //!
-//! Each page is on the medium twice, on two PUs. Garbage collection moves sectors without their pages
-//! of stamps: a copy keeps its stamp. A device has such pages from its creation on, or never
-//! ([`super::DriveConfig::flush_records`]). So if a page is nowhere, no flush has covered any of its
-//! sectors.
+//! Each page is on the medium twice, on two PUs. Garbage collection moves sectors without their
+//! pages of stamps: a copy keeps its stamp. A device has such pages from its creation on, or never
+//! ([`super::DriveConfig::flush_records`]). So if a page is nowhere, no flush has covered any of
+//! its sectors.
 //!
-//! After a mount from a snapshot the stamps are still on the medium. A barrier reads a page back before
-//! it writes that page for the first time ([`Stamps::unread`]).
+//! After a mount from a snapshot the stamps are still on the medium. A barrier reads a page back
+//! before it writes that page for the first time ([`Stamps::unread`]).
 
 use super::pages::{HEADER, PAGE_BYTES};
 
@@ -25,11 +25,11 @@ pub(super) const UNKNOWN: u64 = u64::MAX;
 /// One page.
 #[derive(Default)]
 struct Page {
-    /// Per sector the stamp of its version that counts: 0 if it reads as zeros, [`UNKNOWN`] if that is
-    /// not known, or is on the medium still. `None`: the same for all of them.
+    /// Per sector, the stamp of the version that counts: 0 if it reads as zeros, [`UNKNOWN`] if it
+    /// is not known or not yet read from the medium. `None`: all 0, or if `unread` all `UNKNOWN`.
     stamps: Option<Box<[u64]>>,
-    /// The copies that a snapshot has named, as long as none was read. They stay on the medium until
-    /// a barrier has written the page.
+    /// The copies that a snapshot has named, as long as none was read. They stay on the medium
+    /// until a barrier has written the page.
     unread: Vec<u32>,
     /// A stamp has changed since the page was made last.
     behind: bool,
@@ -94,8 +94,7 @@ impl Stamps {
         })
     }
 
-    /// Stamp at which the page of this sector was true when it was programmed last; `None`: it never
-    /// was.
+    /// Stamp of the newest copy of this sector's page that was read from the medium; `None`: none.
     pub(super) fn true_at(&self, lba: u32) -> Option<u64> {
         self.pages[(lba / STAMP_SPAN) as usize].true_at
     }

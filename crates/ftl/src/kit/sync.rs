@@ -47,14 +47,15 @@ pub(super) const SECOND: u32 = 1 << 31;
 /// Pages of stamps that may be behind before a barrier is asked for, of 4 KiB each.
 const BEHIND_MOST: u32 = 2048;
 
-/// How long a barrier waits whose pages of stamps found no place on a second PU: an erase takes as long.
+/// How long a barrier waits whose pages of stamps found no place on a second PU: an erase takes as
+/// long.
 const ROOM_ELSEWHERE: Ns = Ns::from_ms(10);
 
 /// Barriers in a row that wait for that.
 const IN_VAIN_MOST: u32 = 4;
 
 /// Why a device that finds no room on a second PU takes no writes.
-const NO_SECOND: &str = "what a flush records has room on one PU only: too many chunks have failed";
+const NO_SECOND: &str = "the records of a flush find room on one PU only: too many chunks failed";
 
 /// A page that a barrier has made and that is not yet programmed.
 pub(super) struct Held {
@@ -81,11 +82,11 @@ pub(super) struct Barriers {
     asked: u64,
     /// Number of the last one that has ended.
     done: u64,
-    /// The same, of those whose pages of stamps are on two PUs: flushes wait for these.
+    /// Number of the last barrier whose pages of stamps are on two PUs: flushes wait for it.
     kept: u64,
-    /// Both copies of a page of stamps are on one PU.
+    /// In this barrier both copies of a page of stamps were programmed on one PU, or one was lost.
     pub(super) is_together: bool,
-    /// Barriers in a row that have ended like that.
+    /// How many of the last barriers in a row ended with `is_together`.
     in_vain: u32,
     active: bool,
     pub(super) held: Vec<Held>,
@@ -93,7 +94,7 @@ pub(super) struct Barriers {
     pages_go: bool,
     /// Notes need not wait for the other pages of the next barrier.
     pub(super) notes_along: bool,
-    /// A flush has asked for a barrier that has not begun: what it makes durable is recorded.
+    /// The next barrier must write all changed pages of stamps: a flush, or their number, asks so.
     records_due: bool,
     /// Room of the host that it does not get yet.
     withheld: u32,
@@ -170,7 +171,8 @@ pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
     u64::from(padded) * u64::from(main.stripes())
 }
 
-/// What pages of stamps of so many logical sectors take of the spare, in sectors: two copies of each.
+/// What pages of stamps of so many logical sectors take of the spare, in sectors: two copies of
+/// each.
 pub(super) fn spare_for_stamps(layout: &Layout, recorded: u32) -> u64 {
     u64::from((2 * recorded.div_ceil(STAMP_SPAN)).next_multiple_of(layout.main().unit))
 }
@@ -271,8 +273,8 @@ impl DriveFtl {
         self.go_on(cx, c, None, Room::default());
     }
 
-    /// Reads the pages of stamps that the next barrier will write and that no one has read since the
-    /// mount. Returns the controller as it is when none is left.
+    /// Reads the pages of stamps that the next barrier will write and that no one has read since
+    /// the mount. Returns the controller as it is when none is left.
     async fn with_stamps_read(&self, cx: &Cx) -> MutexGuard<'_, Controller> {
         loop {
             let unread = {
@@ -355,9 +357,9 @@ impl Controller {
         self.read_only == Some(super::HOST_TROUBLE) && !mutant!("kit.barrier-despite-host")
     }
 
-    /// A barrier has ended: lets flushes end that wait for it. If a page of stamps is on one PU only,
-    /// asks for another barrier first: what may be erased by now makes room on the other PUs. In the
-    /// end the device takes no more writes, because it can't record on two PUs what it flushes.
+    /// A barrier has ended: lets the flushes that wait for it end. If a page of stamps lacks a copy
+    /// on a second PU, asks for another barrier first: erases may make room on other PUs. After
+    /// [`IN_VAIN_MOST`] of these in a row the device takes no more writes.
     fn keep_records(&mut self, number: u64) {
         let b = &mut self.barriers;
         if !std::mem::take(&mut b.is_together) {
@@ -387,7 +389,8 @@ impl Controller {
         self.barriers.asked
     }
 
-    /// Has the pages of trims say of what is lost, and pages written anew that are lost themselves.
+    /// Marks for rewriting the pages with a lost copy, and the pages of trims that must name lost
+    /// sectors.
     pub(super) fn touch_gone(&mut self) {
         for page in 0..self.pages.count() {
             let copies = [self.pages.at(page), self.pages.second(page)];
@@ -406,8 +409,8 @@ impl Controller {
         }
     }
 
-    /// Makes the pages of counts if chunks have been erased since they were made: those chunks may be
-    /// opened while this barrier goes on, and need no other pages behind it then.
+    /// Makes the pages of counts if chunks have been erased since they were made: those chunks may
+    /// be opened while this barrier goes on, and need no other pages behind it then.
     fn make_counts(&mut self) {
         let due = self.place.will_need_counts() && !mutant!("kit.opened-untold");
         if !due || self.phase == Phase::Stopped || mutant!("kit.chunks-unnoted") {
@@ -583,8 +586,8 @@ impl Controller {
         self.gc.is_quiet() || self.gc_rests_for_host() || self.place.is_short_of_lines()
     }
 
-    /// Asks for a barrier that writes pages of stamps where very many have changed: a barrier holds all
-    /// of them in memory.
+    /// Asks for a barrier that writes pages of stamps where very many have changed: a barrier holds
+    /// all of them in memory.
     pub(super) fn ask_for_records(&mut self, cx: &Cx) {
         let many = self.pages.stamps().behind() >= BEHIND_MOST;
         if many && !self.barriers.records_due && self.phase == Phase::Running {
@@ -710,9 +713,9 @@ impl Controller {
         self.next_held().is_some()
     }
 
-    /// A copy of a page of stamps was programmed at `at`, where the other one is too, because nothing
-    /// else was open: it is programmed again, until the next line is open. Both copies would be lost
-    /// with one die, and older pages would be believed.
+    /// True if this copy of a page of stamps must be programmed again: nothing else was open, so
+    /// it went to `at`, on the PU of the other copy. If that die fails both are lost, and a mount
+    /// believes older pages. Gives up after as many tries as open the next line.
     pub(super) fn is_held_again(&mut self, page: u32, at: u32) -> bool {
         let (line, here, _) = self.place.layout.in_chunk(at);
         let alive = |p: u32| p != here && !self.place.is_dead(p);

@@ -71,7 +71,7 @@ impl Kind for PftlKind {
         c.flush_records = asked.flag("flush_records").unwrap_or(c.flush_records);
         if c.capacitors && c.flush_records && asked.has("flush_records") {
             let why =
-                "`flush_records` is for `capacitors = false`: capacitors save what they would say";
+                "`flush_records` is for `capacitors = false`: with capacitors it has no effect";
             asked.complain("flush_records", why.into());
         }
         c.dirty_pages = asked.small("dirty_pages", 0, u32::MAX).or(c.dirty_pages);
@@ -85,7 +85,8 @@ impl Kind for PftlKind {
         PftlConfig::default().to_settings()
     }
 
-    /// Capacitors end with the process: on an image a flush programs. A drive can lose a die.
+    /// On an image capacitors would end with the process, so flushes program. They also leave
+    /// records, because a die can fail.
     fn on_image(&self, settings: Settings) -> Settings {
         let config = config_of(&settings);
         PftlConfig { capacitors: false, flush_records: true, ..config }.to_settings()

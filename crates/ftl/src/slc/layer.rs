@@ -85,7 +85,7 @@ impl Kind for SlcKind {
         SlcConfig::default().to_settings()
     }
 
-    /// A drive can lose a die.
+    /// On an image flushes leave records, because a die can fail.
     fn on_image(&self, settings: Settings) -> Settings {
         SlcConfig { flush_records: true, ..config_of(&settings) }.to_settings()
     }

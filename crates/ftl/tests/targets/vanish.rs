@@ -363,8 +363,8 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
 /// Times that [`lived_with_gc`] writes all: enough for GC to have erased chunks.
 const ROUNDS: u64 = 40;
 
-/// A life in which GC has erased chunks and opened them again, with trims at its end: sectors 500 ..
-/// are discarded.
+/// A life in which GC has erased chunks and opened them again, with trims at its end: sectors 500
+/// .. are discarded.
 fn lived_with_gc(drive: &Drive) -> Arc<Ssd> {
     let ssd = blank(drive, "");
     let run = Virtual::new(1, 1, CostTable::zero());
@@ -794,8 +794,8 @@ fn a_host_that_takes_no_padding_refuses_a_mount() {
 /// The versions that each sector may have, 0 for zeros: the one that was flushed, and those behind.
 type Book = Vec<Vec<u64>>;
 
-/// A device that is cut while it is written at random, with discards, or with GC beside sectors that
-/// nobody writes again, in its first life or one behind a stop.
+/// A device that is cut while it is written at random, with discards, or with GC beside sectors
+/// that nobody writes again, in its first life or one behind a stop.
 fn worn(drive: &Drive, seed: u64, stopped: bool) -> (Arc<Ssd>, Book) {
     let ssd = match stopped {
         true => lived(drive, "", End::Stop),
@@ -887,7 +887,7 @@ fn versions(
 fn an_accepted_die_costs_what_it_held() {
     let mut tight = block_ssd("block, tight", 8);
     tight.spec = tight.spec.with_chunks_per_pu(64);
-    tight.config.over_provisioning_percent = 12;
+    tight.config.over_provisioning_percent = 13;
     let [window, none, slc, by_chunk] = drives();
     let drives = [window, none, slc, by_chunk, tight].map(|drive| {
         let config = DriveConfig { flush_records: true, ..drive.config };
@@ -922,8 +922,8 @@ fn an_accepted_die_costs_what_it_held() {
     }
 }
 
-/// Records are on two dies. Where both are lost, what older records say is not believed: no sector is
-/// older than what was flushed.
+/// Records are on two dies. Where both are lost, what older records say is not believed: no sector
+/// is older than what was flushed.
 #[test]
 fn two_accepted_dies_leave_nothing_older() {
     let drive = block_ssd("block", 8);
@@ -932,11 +932,47 @@ fn two_accepted_dies_leave_nothing_older() {
     for (a, b) in [(0u32, 1u32), (0, 2), (1, 3), (2, 3)] {
         let what = format!("PUs {a} and {b} dead");
         let (ssd, book) = worn(&drive, u64::from(a + b), false);
-        [a, b].map(|pu| plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}")));
+        for pu in [a, b] {
+            plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
+        }
         let got = versions(&drive, &ssd, true, true).unwrap_or_else(|e| panic!("{what}: {e}"));
         for (lba, (got, may_be)) in got.iter().zip(&book).enumerate() {
             let fits = got.is_none_or(|got| may_be.contains(&got));
             assert!(fits, "{what}: {lba} is {got:?}, none of {may_be:?}");
         }
     }
+}
+
+/// A flushed unit at the end of its chunk can't be read: it looks like one that a power cut tore. The
+/// records of the flush say that it is missed, so the mount is refused.
+#[test]
+fn a_flushed_unit_that_decayed_is_missed() {
+    let mut refused = 0;
+    for drive in drives() {
+        let config = DriveConfig { flush_records: true, ..drive.config };
+        let drive = Drive { config, ..drive };
+        let ends = |ssd: &Ssd| -> Vec<(u32, u32, u32)> {
+            let end = |(pu, chunk)| (pu, chunk, ssd.chunk_report(pu, chunk, 1)[0].write_pointer);
+            written(ssd).into_iter().map(end).collect()
+        };
+        let all = ends(&lived(&drive, "", End::Kill));
+        let units = all.iter().flat_map(|(pu, chunk, end)| {
+            [4, 8, 12].map(|before| (*pu, *chunk, end.saturating_sub(before)))
+        });
+        for (pu, chunk, from) in units {
+            let what = format!("{}, unit {from} of chunk {chunk} of PU {pu}", drive.name);
+            let ssd = lived(&drive, "", End::Kill);
+            for sector in from..from + 4 {
+                let place = format!("pu = {pu}\nchunk = {chunk}\nsector = {sector}");
+                plant(&ssd, &format!("kind = \"read_uncorrectable\"\n{place}\ntimes = 100000000"));
+            }
+            match mount(&drive, &ssd, false, false) {
+                Ok((got, _)) => drop(honest(&got, &what)),
+                Err(KitError::Lost { .. }) => {}
+                Err(KitError::Superseded { .. }) => refused += 1,
+                Err(other) => panic!("{what}: {other}"),
+            }
+        }
+    }
+    assert!(refused > 4, "{refused} refused");
 }

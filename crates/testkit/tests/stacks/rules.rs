@@ -524,8 +524,8 @@ fn a_life_is_younger_than_all_before_it() {
     let mut rig = rig(false, 0, "", LENIENT);
     for pu in 0..2 {
         for sector in 4..24 {
-            // Eight tries at once, in each of four rounds, and when it is known that the chunk can be
-            // read; the first of the last unit is looked at for a root as well, and once more at
+            // Eight tries at once, in each of four rounds, and when it is known that the chunk can
+            // be read; the first of the last unit is looked at for a root as well, and once more at
             // once.
             let times = if sector == 20 { 96 } else { 48 };
             rig.faults += &format!(

@@ -182,8 +182,8 @@ found! {
     found_a_page_that_died_with_its_die: "slc-tlc-vanish",
         [4_294_970_318, Plan { effort: 1, ..aimed(3) }],
         [12_884_902_429, Plan { effort: 5, ..aimed(3) }];
-    /// A chunk failed its erase while those of its line were erased, too, and nothing told them from
-    /// lost ones.
+    /// A chunk failed its erase while those of its line were erased, too, and nothing told them
+    /// from lost ones.
     found_a_failed_erase_beside_torn_ones: "slc-tlc-faults",
         [4_294_968_018, Plan { effort: 20, ..aimed(6) }], [8_589_935_325, aimed(7)];
     /// Both copies of the newest counts were on one channel.
@@ -199,6 +199,9 @@ found! {
     found_half_a_root_marked: "slc-tlc-vanish", [960_307, cut_at(1, &[9_280_182, 19_920_320])];
     /// Two of three PUs were dead, and the third one blank.
     found_two_dead_dies: "slc-tlc-vanish", [960_295, cut_at(1, &[8_701_921, 1])];
+    /// The page of trims was on a dead die, and a discarded sector came back.
+    found_zeros_with_an_old_copy: "pftl-records",
+        [3_000_071, Plan { effort: 25, lives: Some(4), ..Plan::default() }];
     /// Records of a life whose notes were lost, too, were believed.
     found_records_without_notes: "pftl-records", [1_700, aimed(4)];
     /// The padding behind a torn unit failed, too, and the next mount took both for lost.

@@ -1,9 +1,9 @@
 //! Chunks that give nothing back: the whole chunk, its PU, or all reads of this moment fail.
 //!
-//! Owns: [`Mount::find_blind`], the proof that a chunk with unreadable sectors can be read. Promises:
-//! a unit counts as torn only in a chunk from which this mount could read something *after* the
-//! unit's last read had failed; where nothing was readable a unit of padding is programmed behind,
-//! and read. Never: judges a unit.
+//! Owns: [`Mount::find_blind`], the proof that a chunk with unreadable sectors can be read.
+//! Promises: a unit counts as torn only in a chunk from which this mount could read something
+//! *after* the unit's last read had failed; where nothing was readable a unit of padding is
+//! programmed behind, and read. Never: judges a unit.
 //!
 //! A torn program and a flushed unit that can't be read look the same. But a torn program harms one
 //! unit, and what fails for a die, a chunk or a while hits all that the chunk has.
@@ -21,7 +21,7 @@ use super::{Mount, pad_chunk};
 /// program may fail.
 const PROBES: u32 = 3;
 
-/// What gave nothing back when it was read last.
+/// Chunks and positions of which the last read gave nothing.
 #[derive(Default)]
 pub(super) struct Blind {
     /// Chunks, (line, position) each.
@@ -32,8 +32,8 @@ pub(super) struct Blind {
 }
 
 impl Mount<'_> {
-    /// Looks which chunks with unreadable sectors give nothing back; takes in what can be read by now
-    /// in the others.
+    /// Looks which chunks with unreadable sectors give nothing back; takes in what can be read by
+    /// now in the others.
     pub(super) async fn find_blind(&mut self, found: &mut Found) -> Blind {
         let mut chunks: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in &found.unreadable {
@@ -45,8 +45,8 @@ impl Mount<'_> {
             return Blind::default();
         }
         for (chunk, failed) in &chunks {
-            // If what was read before can't be read any more no proof is needed: a torn program harms
-            // one unit.
+            // A chunk that gave a sector before and gives none now is blind even if no padding can
+            // prove it: a torn program harms one unit only.
             let good = found.good[self.chunk_index(chunk.0, chunk.1)] > 0;
             let unprovable = !good && self.is_unprovable(chunk.0, chunk.1);
             if !self.gives_back(found, *chunk, failed).await && !unprovable {
@@ -56,7 +56,8 @@ impl Mount<'_> {
         for _ in 0..PROBES {
             self.probe(found, &mut blind).await;
         }
-        // Something else at the position first: only then do its chunks show that they are the cause.
+        // Something else at the position first: only then do its chunks show that they are the
+        // cause.
         let muted = self.find_muted(found, &blind).await;
         let mut still = BTreeSet::new();
         for chunk in blind {
@@ -72,8 +73,8 @@ impl Mount<'_> {
         Blind { chunks: still, muted }
     }
 
-    /// True if something can be read in this chunk now: its last sector that could be read, or, where
-    /// none could, one of those that `failed`.
+    /// True if something can be read in this chunk now: its last sector that could be read, or,
+    /// where none could, one of those that `failed`.
     async fn gives_back(
         &self,
         found: &Found,
@@ -107,9 +108,9 @@ impl Mount<'_> {
         muted
     }
 
-    /// Nothing can be programmed in this chunk to prove that it can be read, and a cut with padding
-    /// that failed may have left no more: the device closed it early, behind a failed program, or
-    /// it has no more units than may be torn ([`RUN_ALONE`]).
+    /// True if padding can't prove that this chunk is readable, and a cut may have left it so: the
+    /// device closed it early, after a failed program, or it has no more units than may be torn
+    /// ([`RUN_ALONE`]).
     fn is_unprovable(&self, line: u32, position: u32) -> bool {
         let (region, info) = (self.layout.of(line), &self.chunks[self.chunk_index(line, position)]);
         let full = region.chunk_sectors;
@@ -117,8 +118,8 @@ impl Mount<'_> {
         info.state == ChunkState::Closed && is_short
     }
 
-    /// Programs a unit of padding in each of these chunks that is open and of which nothing could be
-    /// read, all PUs at once. Takes out those of which something can be read since.
+    /// Programs a unit of padding in each of these chunks that is open and of which nothing could
+    /// be read, all PUs at once. Takes out those of which something can be read since.
     async fn probe(&mut self, found: &mut Found, blind: &mut BTreeSet<(u32, u32)>) {
         let mut joins = Vec::new();
         for (line, position) in blind.iter() {

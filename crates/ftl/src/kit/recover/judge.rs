@@ -74,7 +74,7 @@ impl Mount<'_> {
             false => read_again(self.cx, left, again).await,
         };
         for page in left {
-            // It says nothing of what is lost. Where nothing else is lost it is made anew.
+            // A page of stamps says nothing of lost data: if no data is lost, it is made anew.
             if pages.is_stamps(page) {
                 pages.read_stamps(page, None);
                 continue;
@@ -88,7 +88,8 @@ impl Mount<'_> {
         lost
     }
 
-    /// Forgets copies of sectors that read as zeros when a flush recorded that, unless they are younger.
+    /// Forgets copies of sectors that read as zeros when a flush recorded that, unless they are
+    /// younger.
     pub(super) fn forget_discarded(&self, pages: &mut Pages, found: &mut Found) {
         for lba in 0..pages.stamps().sectors() {
             let claim = &mut found.newest[lba as usize];
@@ -259,7 +260,7 @@ fn take_page(pages: &mut Pages, found: &mut Found, page: u32, bytes: &[u8], lost
 }
 
 impl Controller {
-    /// What this mount has found is as good as flushed when it has ended: brings the stamps up to it.
+    /// Sets the stamps to the versions that this mount found: at its end they count as flushed.
     fn relearn_stamps(&mut self, found: &Found) {
         let recorded = self.pages.stamps().sectors() as usize;
         for (lba, claim) in (0u32..).zip(&found.newest[..recorded]) {
@@ -276,8 +277,8 @@ impl Controller {
         }
     }
 
-    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
-    /// A host's sector of which the version that was found is `older` than what was lost, or may be,
+    /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold. A
+    /// host's sector of which the version that was found is `older` than what was lost, or may be,
     /// is lost.
     pub(super) fn take_in(
         &mut self,

@@ -90,7 +90,8 @@ impl Losses {
         self.sectors.is_empty() && self.chunks.is_empty() && self.versions.is_empty()
     }
 
-    /// Positions of what is lost, but for erases that are torn if no second fault has hit.
+    /// Positions of lost data, without `silenced` chunks: a torn erase explains those, if there was
+    /// no second fault.
     pub(super) fn positions(&self, layout: &Layout) -> BTreeSet<u32> {
         let sectors = self.sectors.iter().map(|at| layout.in_chunk(*at));
         let sectors = sectors.map(|(line, position, _)| (line, position));
@@ -206,15 +207,15 @@ impl Mount<'_> {
     }
 
     /// All chunks of a PU are offline.
-    fn is_dead(&self, position: u32) -> bool {
+    pub(super) fn is_dead(&self, position: u32) -> bool {
         let mut lines = self.layout.lines_at(position);
         let offline =
             |line| self.chunks[self.chunk_index(line, position)].state == ChunkState::Offline;
         lines.all(offline)
     }
 
-    /// Leaves out chunks in which nothing is missed. Returns those that it would leave out as well if
-    /// no PU were dead.
+    /// Removes from `unread` the chunks in which nothing is missed. Returns those that it keeps
+    /// only because a PU is dead.
     fn forget_erased(
         &self,
         notes: &Notes<'_>,
@@ -255,8 +256,8 @@ impl Mount<'_> {
         // Nothing is erased before the first flush, which writes notes. With capacitors nothing was
         // under way at a clean stop, and at any other end there is a dump.
         let unflushed = matches!(notes, Notes::None);
-        // What an erased line held is elsewhere. If nothing was flushed, or nothing can be read at
-        // all, only a creation was cut, which turns one line after the other into SLC mode.
+        // The data of an erased line is elsewhere. If nothing was flushed, or nothing at all can be
+        // read, only a creation was cut, which turns one line after the other into SLC mode.
         let created = unflushed || self.is_blank_but_torn(found);
         let slc = |line: u32| u32::from(self.layout.is_slc(line));
         let lives = |line: u32| if created { slc(line) } else { LIVES };
@@ -269,8 +270,8 @@ impl Mount<'_> {
         if lines.len() <= LIVES as usize { hidden } else { BTreeSet::new() }
     }
 
-    /// Whether a chunk has been erased since it was written, as other chunks of its line or the pages
-    /// of counts say; `None`: nothing does.
+    /// Whether a chunk has been erased since it was written, as other chunks of its line or the
+    /// pages of counts say; `None`: nothing does.
     fn is_erased_since(
         &self,
         pages: &Pages,
@@ -316,20 +317,20 @@ impl Mount<'_> {
         }
     }
 
-    /// There is something in this chunk, or was, and nothing of it can be read.
+    /// True if this chunk was written (it is not free) and no sector of it can be read.
     fn is_silent(&self, found: &Found, (line, position): (u32, u32)) -> bool {
         let at = self.chunk_index(line, position);
         self.chunks[at].state != ChunkState::Free && found.good[at] == 0
     }
 
-    /// Of a device without notes: true if no barrier has ended yet, so that nothing was flushed.
-    /// `blind` is a chunk that gives nothing back; the answer is for one of the SLC buffer.
+    /// For a device without notes: true if no barrier has ended yet, so that nothing was flushed.
+    /// `blind` is a chunk that gives nothing back; the answer can be true only in the SLC buffer.
     ///
-    /// That there are no notes means it only in the first life, and only if a version that writes
-    /// notes has programmed what is there: the records of its host's sectors have tags. And notes
-    /// must be in sight if there are any. Their second copy is always in the main pool. It is still
-    /// there if nothing of that was ever erased, and in sight if each chunk gives something back.
-    /// The chunk itself was erased into SLC mode: a device that reports none counts no erases.
+    /// Missing notes prove this only in the first life, and only if the version that wrote the
+    /// device writes notes: then the records of host sectors have tags. The notes must also be
+    /// readable if they exist. Their second copy is always in the main pool: it still exists if no
+    /// chunk there was ever erased, and is readable if every other chunk gives something back. The
+    /// `blind` chunk was erased into SLC mode: if its erases are 0, the device counts none.
     fn is_unflushed(&self, found: &Found, blind: (u32, u32)) -> bool {
         let is_main = |(line, _): &(u32, u32)| self.layout.of(*line).pool == MAIN;
         let erases = |(line, p): (u32, u32)| self.chunks[self.chunk_index(line, p)].erases;
@@ -557,12 +558,12 @@ impl Mount<'_> {
 
 impl Controller {
     /// Logical sectors whose content is lost, in ranges.
-    pub(super) fn lost_sectors(&self, may_be_older: bool) -> Vec<LostSectors> {
+    /// `why`: the cause, of those that this mount has found to be lost.
+    pub(super) fn lost_sectors(&self, why: impl Fn(u32) -> Option<LostCause>) -> Vec<LostSectors> {
         let mut lost: Vec<LostSectors> = Vec::new();
         for lba in 0..self.map.capacity() {
             let cause = match self.map.get(lba) {
-                Entry::Poisoned if may_be_older => LostCause::MayBeOlder,
-                Entry::Poisoned => LostCause::Noted,
+                Entry::Poisoned => why(lba).unwrap_or(LostCause::Noted),
                 Entry::Media(at) if self.place.is_gone(at) => {
                     let Location { pu, chunk, .. } = self.place.layout.location(at);
                     let (_, position, _) = self.place.layout.in_chunk(at);

@@ -54,8 +54,9 @@ use super::{
     sync,
 };
 use crate::layer::LostSectors;
-use crate::log::format::{LBA_PADDING, Oob};
+use crate::log::format::{LBA_LIMIT, LBA_PADDING, Oob};
 use blind::Blind;
+use older::Older;
 use sectors::Medium;
 
 /// Why a device can't be mounted. Nothing on it was changed but padding behind open chunks.
@@ -79,6 +80,12 @@ pub enum MountError {
         capacity: u64,
         pages: u32,
     },
+    /// A host FTL has written there.
+    #[error(
+        "sector {sector} of chunk {chunk} on PU {pu} holds metadata of a pblk or QBLK target: give that \
+         type (`-t`), or `-f` to make a new target, which gives its data up"
+    )]
+    OtherType { pu: u32, chunk: u32, sector: u32 },
     /// A chunk with data is in another cell mode than the configuration gives it.
     #[error(
         "chunk {chunk} of PU {pu} holds data in another cell mode: the drive was created with other \
@@ -247,6 +254,9 @@ impl DriveFtl {
             let place = layout.location(at);
             let (pu, chunk, sector) = (place.pu, place.chunk, place.sector);
             let pages = pages.count();
+            if lba >= LBA_LIMIT && !mutant!("kit.host-ftl-taken-over") {
+                return Err(MountError::OtherType { pu, chunk, sector });
+            }
             return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
         }
         let blind = match dump {
@@ -291,13 +301,14 @@ impl DriveFtl {
         let lost = (&lost[..], older.as_ref());
         let fill = |c: &mut Controller| c.take_in(&found, lost, (dump, &readable), &standing);
         let parts = Parts { sizes, place, capacity, host };
-        let doubt = older.as_ref().map(|older| older.is_in_doubt());
-        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, doubt).await)
+        let why = older.as_ref();
+        Ok(mount.bring_up(&config, parts, (pages, stamp), fill, why).await)
     }
 }
 
 impl DriveFtl {
-    /// The bytes of a page of this number, from the first of these physical sectors that has it whole.
+    /// The bytes of a page of this number, from the first of these physical sectors that has it
+    /// whole.
     pub(super) async fn read_page_copy(
         &self,
         cx: &Cx,
@@ -440,7 +451,7 @@ impl Mount<'_> {
         mut parts: Parts,
         (pages, stamp): (Pages, u64),
         fill: impl FnOnce(&mut Controller) -> Room,
-        in_doubt: Option<bool>,
+        older: Option<&Older>,
     ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
@@ -464,7 +475,7 @@ impl Mount<'_> {
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
-            self.report.lost_sectors = c.lost_sectors(in_doubt == Some(true));
+            self.report.lost_sectors = c.lost_sectors(|lba| older.and_then(|older| older.why(lba)));
             if !config.capacitors {
                 c.phase = Phase::Mounting;
                 c.place.forget_erases();

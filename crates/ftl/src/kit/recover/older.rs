@@ -1,16 +1,16 @@
 //! Where a loss is accepted: which host's sectors may be older than what was lost.
 //!
-//! Owns: [`Older`]. Promises: a sector that is not in it has a version that no flush has superseded.
-//! Never: reads or programs.
+//! Owns: [`Older`]. Promises: a sector that is not in it has a version that no flush has
+//! superseded. Never: reads or programs.
 //!
-//! **With records.** Pages of stamps (`stamps.rs`) are on two PUs. So if all that is lost is on one
-//! PU, the newest page that a flush has written is there, and names the version that counted then. A
-//! copy with that stamp or a higher one is no older one. If the page says that the sector read as
-//! zeros, then a copy that is not younger than the page was discarded. If there is no page, no flush
-//! has covered the sector. All that holds only if the notes of the last life are there, too.
+//! **With records.** Each page of stamps (`stamps.rs`) is on two PUs. So if all losses are on one
+//! PU, the newest page that a flush wrote is readable, and names the version that counted then. A
+//! copy with that stamp or a higher one is not outdated. If the page says that the sector read as
+//! zeros, a copy not younger than the page was discarded. Without a page, no flush has covered the
+//! sector. All this holds only if the mount also found the notes of the last life.
 //!
-//! **Without**, or if more than one PU has lost something, nobody knows what the lost units held, so
-//! every sector may be older.
+//! **Without records**, or with losses on more than one PU, the mount can't know what the lost
+//! units held, so every sector may be older.
 
 use flashlane_base::mutant;
 
@@ -20,12 +20,12 @@ use super::super::stamps::UNKNOWN;
 use super::Mount;
 use super::loss::{Losses, is_superseded};
 use super::scan::{Claim, Found};
+use crate::layer::LostCause;
 
 /// Host's sectors of which the version that was found is older than one that was lost, or may be.
 pub(super) struct Older {
     lost: Vec<bool>,
-    /// No record says which; so these are all that may be.
-    in_doubt: bool,
+    why: LostCause,
 }
 
 impl Older {
@@ -37,16 +37,16 @@ impl Older {
         (0u32..).zip(&self.lost).filter(|(_, lost)| **lost).map(|(lba, _)| lba)
     }
 
-    /// True if no record says which sectors are older.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.in_doubt
+    /// Why the version of this sector is lost; `None`: it is not.
+    pub(super) fn why(&self, lba: u32) -> Option<LostCause> {
+        self.has(lba).then_some(self.why)
     }
 }
 
 impl Mount<'_> {
     /// Finds out which of `host` sectors may be older than these losses. Without records, those are
-    /// all whose stamp is below `youngest`. What a record says was discarded reads as zeros from now
-    /// on.
+    /// all whose stamp is below `youngest`. What a record says was discarded reads as zeros from
+    /// now on.
     pub(super) fn older(
         &self,
         pages: &mut Pages,
@@ -57,7 +57,8 @@ impl Mount<'_> {
     ) -> Older {
         let is_one = losses.positions(&self.layout).len() <= 1;
         let is_one = is_one || mutant!("kit.records-of-two-pus");
-        // The last life has written notes, on two PUs as well. Where they are missing, so may pages be.
+        // The last life has written notes, on two PUs as well. Where they are missing, so may pages
+        // be.
         let of_life = |stamp: u64| stamp >> LIFE_SHIFT;
         let is_noted =
             pages.noted().is_some_and(|stamp| of_life(stamp) >= of_life(found.host_stamp));
@@ -66,7 +67,7 @@ impl Mount<'_> {
         if !recorded || !is_one || mutant!("kit.records-unread") {
             let may_be = |claim: &Claim| claim.stamp < youngest;
             let lost = found.newest[..host as usize].iter().map(may_be).collect();
-            return Older { lost, in_doubt: true };
+            return Older { lost, why: LostCause::MayBeOlder };
         }
         let mut lost = vec![false; host as usize];
         for lba in 0..host {
@@ -87,6 +88,8 @@ impl Mount<'_> {
                 }
             }
         }
-        Older { lost, in_doubt: false }
+        let dead = losses.positions(&self.layout).into_iter().find(|p| self.is_dead(*p));
+        let dead = dead.map(|position| LostCause::DeadPu(self.layout.pu(position)));
+        Older { lost, why: dead.unwrap_or(LostCause::MayBeOlder) }
     }
 }

@@ -468,7 +468,7 @@ impl Controller {
             }
         }
         self.take_seconds();
-        // A scan must not take an older copy for what is gone.
+        // Pages must name lost sectors, else a later scan would take older copies for them.
         if !mutant!("kit.gone-not-noted") {
             self.touch_gone();
         }
@@ -476,7 +476,7 @@ impl Controller {
         Room::default()
     }
 
-    /// The second copies of pages of stamps count as the first ones do.
+    /// Counts the second copies of pages of stamps as valid sectors of their lines.
     pub(super) fn take_seconds(&mut self) {
         let seconds: Vec<(u32, u32)> = self.pages.seconds().collect();
         for (page, at) in seconds {

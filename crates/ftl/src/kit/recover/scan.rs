@@ -17,7 +17,7 @@ use super::super::place::Layout;
 use super::super::witness::{Heard, Round};
 use super::sectors::{Medium, Record, read_records, records_again, verify};
 use super::{Mount, window_of};
-use crate::log::format::{LBA_LIMIT, LBA_SNAPSHOT};
+use crate::log::format::{LBA_CHECKPOINT, LBA_LIMIT, LBA_LINE_FIRST, LBA_SNAPSHOT};
 use crate::patience::read_again;
 
 /// A logical sector and where copies of it are that have the highest stamp.
@@ -217,6 +217,9 @@ impl Found {
         };
         self.good[chunk] = self.good[chunk].max(sector + 1);
         if lba >= LBA_LIMIT {
+            if (LBA_CHECKPOINT..=LBA_LINE_FIRST).contains(&lba) {
+                self.foreign.get_or_insert((at, lba));
+            }
             if lba == LBA_SNAPSHOT {
                 self.rest_end[chunk] = self.rest_end[chunk].max(sector + 1);
             }
