@@ -223,7 +223,7 @@ impl Need {
         let line = main.stripe_sectors() as u64;
         Ok(Need {
             line,
-            fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes) as u64,
+            fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes, 0) as u64,
             per_line: sync::spare_for_padding(layout) / u64::from(main.stripes()),
         })
     }

@@ -210,12 +210,16 @@ impl DriveFtl {
         let mut place = Place::new(plan, |pu| device.chunk_report(pu, 0, geo.chunks_per_pu))
             .map_err(|chunks| CreateError::NotBlank { chunks })?;
         let layout = &place.layout;
-        let reserve = if config.capacitors { 0 } else { sync::reserve(layout, &sizes) };
+        let recorded = config.recorded(host);
+        let reserve = match config.capacitors {
+            true => 0,
+            false => sync::reserve(layout, &sizes, recorded),
+        };
         let line = layout.main().stripe_sectors() as u64;
         let mut needed = place::SPARE_LINES_MIN * line + reserve as u64;
         if !config.capacitors {
             needed += sync::spare_for_padding(layout);
-            needed += sync::spare_for_stamps(layout, config.recorded(host));
+            needed += sync::spare_for_stamps(layout, recorded);
         }
         place.set_reserve(reserve);
         if place.usable() < capacity + needed || capacity == 0 {

@@ -156,11 +156,23 @@ impl Barriers {
 /// Sectors that GC keeps beyond a line where there are no capacitors: the buffer, which a barrier
 /// may put into GC's room once, and three lines. A power cut costs the rest of GC's open line where
 /// chunks are short for their windows (recovery pads them), and may be followed by others.
-pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
+///
+/// Where flushes leave records of so many logical sectors, a barrier may write all pages of stamps,
+/// and a unit on each PU until both copies are on two.
+pub(super) fn reserve(layout: &Layout, sizes: &Sizes, recorded: u32) -> u32 {
     if mutant!("kit.no-reserve") {
         return 0;
     }
-    sizes.user_room + 3 * layout.main().stripe_sectors()
+    let stamps = match recorded {
+        0 => 0,
+        _ => spare_for_stamps(layout, recorded) as u32 + units_apart(layout),
+    };
+    sizes.user_room + 3 * layout.main().stripe_sectors() + stamps
+}
+
+/// Sectors of programs that may put a page of stamps where its other copy is.
+fn units_apart(layout: &Layout) -> u32 {
+    layout.main().unit * layout.main().positions()
 }
 
 /// Spare that a device needs beside all that, in sectors: a barrier for erases pads the last units
@@ -491,7 +503,7 @@ impl Controller {
             false => 0,
         };
         let stamps = self.pages.stamps_room().next_multiple_of(main.unit)
-            + u32::from(self.pages.has_stamps()) * main.unit * main.positions();
+            + if self.pages.has_stamps() { units_apart(&self.place.layout) } else { 0 };
         let next = self.barriers.user_room + 2 * main.unit + pages + counts + stamps + pairs;
         if !self.barriers.active || mutant!("kit.room-for-one-barrier") {
             return next;

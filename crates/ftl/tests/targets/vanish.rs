@@ -811,7 +811,7 @@ fn worn(drive: &Drive, seed: u64, stopped: bool) -> (Arc<Ssd>, Book) {
         cx.sleep(Ns::from_ms(100)).await;
         let (mut rng, mut book) =
             (Rng::new(seed), vec![vec![2 * u64::from(stopped)]; USED as usize]);
-        let discards = seed % 2 == 0;
+        let discards = seed.is_multiple_of(2);
         let (cold, last) = if discards { (0, 8 * USED) } else { (200, 20 * USED) };
         let mut recent = [0; 12];
         for version in 10..10 + last {
@@ -905,7 +905,7 @@ fn an_accepted_die_costs_what_it_held() {
                 assert_eq!(book.len(), USED as usize, "{what}: errors");
             }
             plant(&ssd, &format!("kind = \"die_fail\"\npu = {pu}"));
-            let first = versions(drive, &ssd, true, seed % 3 == 0)
+            let first = versions(drive, &ssd, true, seed.is_multiple_of(3))
                 .unwrap_or_else(|e| panic!("{what}: {e}"));
             for (lba, (got, may_be)) in first.iter().zip(&book).enumerate() {
                 of += 1;

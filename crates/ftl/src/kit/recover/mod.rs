@@ -455,7 +455,7 @@ impl Mount<'_> {
     ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
-            let reserve = sync::reserve(&parts.place.layout, &parts.sizes);
+            let reserve = sync::reserve(&parts.place.layout, &parts.sizes, self.recorded);
             parts.place.set_reserve(reserve);
         }
         let (ftl, movers) = parts.assemble(self.device.clone(), config);
