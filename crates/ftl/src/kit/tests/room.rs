@@ -179,7 +179,8 @@ fn discards_are_a_reason_to_collect_if_something_was_there() {
         start(&ftl, &cx, BlockOp::Discard, unwritten, &mut [0]).await.unwrap();
         cx.sleep(LONG).await;
         assert_eq!(victims(&ftl), before);
-        for lba in 0..unwritten {
+        // Something stays valid in each line: one that costs nothing is collected anyway.
+        for lba in (0..unwritten).filter(|lba| !lba.is_multiple_of(24)) {
             start(&ftl, &cx, BlockOp::Discard, lba, &mut [0]).await.unwrap();
         }
         cx.sleep(LONG).await;
