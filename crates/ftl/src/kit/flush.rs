@@ -231,7 +231,8 @@ impl Controller {
             if copies.into_iter().flatten().any(in_it) {
                 self.pages.touch(page);
                 // A flush must not end with one copy.
-                self.barriers.is_together |= self.pages.is_stamps(page) && self.barrier_is_active();
+                self.barriers.lacks_second |=
+                    self.pages.is_stamps(page) && self.barrier_is_active();
             }
         }
     }

@@ -39,8 +39,8 @@
 //! other chunks say so. A barrier writes them when such a chunk was opened that was erased since
 //! they were written, so they are durable before anything in that chunk is. 0: nobody knows.
 //!
-//! **Stamps** say which version of each logical sector counts (`stamps.rs`), on a device whose flushes
-//! leave records. They are programmed twice, as notes are, and both copies are kept.
+//! **Stamps** say which version of each logical sector counts (`stamps.rs`), on a device whose
+//! flushes leave records. They are programmed twice, as notes are, and both copies are kept.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;

@@ -132,7 +132,7 @@ impl Stamps {
         &mut self.pages[page as usize].before
     }
 
-    /// None of the page's copies can be read: nobody knows what its sectors had.
+    /// Marks all stamps of this page that nobody has set as unknown: none of its copies can be read.
     pub(super) fn give_up(&mut self, page: u32) {
         let page = &mut self.pages[page as usize];
         page.stamps.get_or_insert_with(|| blank(true));
@@ -145,7 +145,7 @@ impl Stamps {
         page * STAMP_SPAN
     }
 
-    /// Puts what the page says behind its header.
+    /// Writes the stamps of this page to `out`, the 4,032 bytes after its header.
     pub(super) fn write(&self, page: u32, out: &mut [u8]) {
         let page = &self.pages[page as usize];
         let nothing = if page.unread.is_empty() { 0 } else { UNKNOWN };

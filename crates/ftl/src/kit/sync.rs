@@ -13,10 +13,9 @@
 //! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
 //!    before the sector's new content is there, else the content before the trim would be.
 //!    So do pages of stamps, if a flush has asked: each says which versions the barrier covers.
-//! 4. Last, where chunks have become bad, or were opened that no page of counts speaks of, the notes
-//!    (`pages.rs`) go out, twice: by then all is on the medium that makes a chunk one in which
-//!    nothing is missed. Counts of chunks that were erased before need no order, and go along with
-//!    step 2.
+//! 4. Last, if chunks have become bad, or were opened without a page of counts that covers them,
+//!    the notes (`pages.rs`) go out, twice: by then all that a bad chunk held is elsewhere on the
+//!    medium. Counts of chunks that were erased before need no order, and go out in step 2.
 //!
 //! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
 //! after it was empty has ended: what was moved out of it is programmed then, what replaced its
@@ -35,7 +34,7 @@ use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
 use super::map::Entry;
-use super::pages::COUNT_SPAN;
+use super::pages::{COUNT_SPAN, Pages};
 use super::place::{Layout, MAIN};
 use super::stamps::STAMP_SPAN;
 use super::{Controller, DriveFtl, Phase, Room};
@@ -44,7 +43,8 @@ use crate::patience::read_again;
 /// In a unit's list of pages: this is the second copy.
 pub(super) const SECOND: u32 = 1 << 31;
 
-/// Pages of stamps that may be behind before a barrier is asked for, of 4 KiB each.
+/// If so many pages of stamps have changed, the device asks for a barrier that writes them: a barrier
+/// holds them all in memory, 4 KiB each.
 const BEHIND_MOST: u32 = 2048;
 
 /// How long a barrier waits whose pages of stamps found no place on a second PU: an erase takes as
@@ -74,6 +74,12 @@ impl Held {
     fn new(page: u32, stamp: u64, bytes: Arc<[u8]>) -> Held {
         Held { page, stamp, bytes, sent: false, apart_from: None, in_vain: 0 }
     }
+
+    /// True if it can be programmed now: it was not sent, and pages may go. Counts need no order,
+    /// because they are true whatever else is on the medium.
+    fn is_due(&self, pages_go: bool, pages: &Pages) -> bool {
+        !self.sent && (pages_go || pages.is_counts(self.page & !SECOND))
+    }
 }
 
 #[derive(Default)]
@@ -84,9 +90,10 @@ pub(super) struct Barriers {
     done: u64,
     /// Number of the last barrier whose pages of stamps are on two PUs: flushes wait for it.
     kept: u64,
-    /// In this barrier both copies of a page of stamps were programmed on one PU, or one was lost.
-    pub(super) is_together: bool,
-    /// How many of the last barriers in a row ended with `is_together`.
+    /// In this barrier some page of stamps got no copies on two PUs: both were programmed on one PU,
+    /// or one was lost.
+    pub(super) lacks_second: bool,
+    /// How many of the last barriers in a row ended with `lacks_second`.
     in_vain: u32,
     active: bool,
     pub(super) held: Vec<Held>,
@@ -143,7 +150,7 @@ impl Barriers {
 
     /// Both copies of this page of stamps are programmed, on two PUs if there are two.
     pub(super) fn has_kept(&self, page: u32) -> bool {
-        !self.is_together && !self.held.iter().any(|held| held.page & !SECOND == page)
+        !self.lacks_second && !self.held.iter().any(|held| held.page & !SECOND == page)
     }
 
     /// Pairs are being padded.
@@ -374,7 +381,7 @@ impl Controller {
     /// [`IN_VAIN_MOST`] of these in a row the device takes no more writes.
     fn keep_records(&mut self, number: u64) {
         let b = &mut self.barriers;
-        if !std::mem::take(&mut b.is_together) {
+        if !std::mem::take(&mut b.lacks_second) {
             (b.in_vain, b.kept) = (0, number);
         } else if b.in_vain < IN_VAIN_MOST {
             b.in_vain += 1;
@@ -421,8 +428,8 @@ impl Controller {
         }
     }
 
-    /// Makes the pages of counts if chunks have been erased since they were made: those chunks may
-    /// be opened while this barrier goes on, and need no other pages behind it then.
+    /// Makes new pages of counts if chunks were erased after the last ones. This barrier may open
+    /// such chunks itself, and then it needs no further pages at its end.
     fn make_counts(&mut self) {
         let due = self.place.will_need_counts() && !mutant!("kit.opened-untold");
         if !due || self.phase == Phase::Stopped || mutant!("kit.chunks-unnoted") {
@@ -671,9 +678,8 @@ impl Controller {
         }
         let mut taken: Vec<u32> = Vec::new();
         let mut apart_from = None;
-        let go = self.barriers.pages_go;
-        let may_go = |held: &&mut Held| go || self.pages.is_counts(held.page & !SECOND);
-        for held in self.barriers.held.iter_mut().filter(|h| !h.sent).filter(may_go) {
+        let (go, pages) = (self.barriers.pages_go, &self.pages);
+        for held in self.barriers.held.iter_mut().filter(|held| held.is_due(go, pages)) {
             let alike = taken.first().is_none_or(|page| {
                 page & SECOND == held.page & SECOND && apart_from == held.apart_from
             });
@@ -698,11 +704,10 @@ impl Controller {
         }
     }
 
-    /// The page of a barrier that is programmed next. Counts need no order: what they say is true
-    /// whatever else is on the medium.
+    /// The page of a barrier that is programmed next.
     fn next_held(&self) -> Option<&Held> {
-        let may_go = |h: &&Held| self.barriers.pages_go || self.pages.is_counts(h.page & !SECOND);
-        self.barriers.held.iter().filter(may_go).find(|h| !h.sent)
+        let go = self.barriers.pages_go;
+        self.barriers.held.iter().find(|held| held.is_due(go, &self.pages))
     }
 
     /// The next pages of a barrier are of stamps.
@@ -745,7 +750,7 @@ impl Controller {
             held.sent = false;
             return true;
         }
-        self.barriers.is_together = true;
+        self.barriers.lacks_second = true;
         self.pages.touch(page & !SECOND);
         false
     }

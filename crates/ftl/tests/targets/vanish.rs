@@ -191,8 +191,13 @@ fn cut(ssd: &Ssd, run: Virtual) {
 /// What a life found: each sector, and what the mount says.
 type Found = (Vec<Got>, Recovery);
 
-/// Mounts it, looks at each sector, and stops or is cut.
-fn mount(drive: &Drive, ssd: &Arc<Ssd>, accept: bool, stops: bool) -> Result<Found, KitError> {
+/// Mounts it, has `look` look at it, and stops it or cuts its power.
+fn life<T: 'static>(
+    drive: &Drive,
+    ssd: &Arc<Ssd>,
+    (accept, stops): (bool, bool),
+    look: impl AsyncFnOnce(&Pftl, &Cx) -> T + 'static,
+) -> Result<T, KitError> {
     let run = Virtual::new(1, 2, CostTable::zero());
     let (cx, device) = (run.cx(), ssd.clone());
     let config = DriveConfig { accept_lost_sectors: accept, ..drive.config.clone() };
@@ -203,10 +208,17 @@ fn mount(drive: &Drive, ssd: &Arc<Ssd>, accept: bool, stops: bool) -> Result<Fou
         if stops {
             ftl.stop(&cx).await;
         }
-        Ok((got, ftl.recovery().expect("it was mounted")))
+        Ok(got)
     });
     cut(ssd, run);
     found.expect("no stall")
+}
+
+/// Mounts it, looks at each sector, and stops or is cut.
+fn mount(drive: &Drive, ssd: &Arc<Ssd>, accept: bool, stops: bool) -> Result<Found, KitError> {
+    life(drive, ssd, (accept, stops), async |ftl, cx| {
+        (look(ftl, cx).await, ftl.recovery().expect("it was mounted"))
+    })
 }
 
 fn plant(ssd: &Ssd, fault: &str) {
@@ -791,11 +803,11 @@ fn a_host_that_takes_no_padding_refuses_a_mount() {
     }
 }
 
-/// The versions that each sector may have, 0 for zeros: the one that was flushed, and those behind.
+/// For each sector the versions that it may have, 0 for zeros: the flushed one and all younger ones.
 type Book = Vec<Vec<u64>>;
 
-/// A device that is cut while it is written at random, with discards, or with GC beside sectors
-/// that nobody writes again, in its first life or one behind a stop.
+/// A device that loses its power while the host writes at random: in its first life, or in the life
+/// after a clean stop. An even seed also discards; an odd one never writes 200 sectors again.
 fn worn(drive: &Drive, seed: u64, stopped: bool) -> (Arc<Ssd>, Book) {
     let ssd = match stopped {
         true => lived(drive, "", End::Stop),
@@ -851,37 +863,27 @@ fn worn(drive: &Drive, seed: u64, stopped: bool) -> (Arc<Ssd>, Book) {
     (ssd, book.expect("no stall"))
 }
 
-/// What each sector reads as, by version; `None` for an error.
+/// Mounts it and reads each sector: its version, or `None` for an error.
 fn versions(
     drive: &Drive,
     ssd: &Arc<Ssd>,
     accept: bool,
     stops: bool,
 ) -> Result<Vec<Option<u64>>, KitError> {
-    let run = Virtual::new(1, 2, CostTable::zero());
-    let (cx, device) = (run.cx(), ssd.clone());
-    let config = DriveConfig { accept_lost_sectors: accept, ..drive.config.clone() };
-    let found = run.run(async move {
-        let ftl = Pftl::mount(&cx, device, config, None).await?;
-        ftl.walk().expect("consistent");
+    life(drive, ssd, (accept, stops), async |ftl, cx| {
         let mut all = Vec::new();
         for lba in 0..USED {
             let mut buf = [0xee; 8];
             let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
-            let read = ftl.start(&cx, io).await;
+            let read = ftl.start(cx, io).await;
             all.push(read.is_ok().then(|| u64::from_le_bytes(buf) & 0xffff_ffff));
         }
-        if stops {
-            ftl.stop(&cx).await;
-        }
-        Ok(all)
-    });
-    cut(ssd, run);
-    found.expect("no stall")
+        all
+    })
 }
 
-/// Where the loss of a die is accepted after a cut, it costs what the die held: no sector is older
-/// than what was flushed, most are good, and later mounts give the same answer without being asked
+/// A mount that accepts a die lost in a cut loses only the die's sectors: no sector is older
+/// than its flushed version, most are good, and later mounts give the same answer without being asked
 /// to accept anything.
 #[test]
 fn an_accepted_die_costs_what_it_held() {
@@ -943,8 +945,8 @@ fn two_accepted_dies_leave_nothing_older() {
     }
 }
 
-/// A flushed unit at the end of its chunk can't be read: it looks like one that a power cut tore. The
-/// records of the flush say that it is missed, so the mount is refused.
+/// A flushed unit at the end of its chunk can't be read, and looks like one that a power cut tore.
+/// The records of the flush name its versions, so the mount is refused.
 #[test]
 fn a_flushed_unit_that_decayed_is_missed() {
     let mut refused = 0;

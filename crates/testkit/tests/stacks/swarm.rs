@@ -207,14 +207,14 @@ found! {
     /// The padding behind a torn unit failed, too, and the next mount took both for lost.
     found_padding_that_failed_in_an_empty_chunk: "pftl-faults",
         [3101, Plan { effort: 50, ..aimed(2) }];
-    /// A cut in the first life tore the only unit of a chunk of the SLC buffer. The padding that a
-    /// mount wrote behind it failed, and the chunk had no room for more.
+    /// A cut in the first life tore the only unit of a chunk of the SLC buffer. A mount programmed
+    /// padding after it. The padding failed, and the chunk had no room for more.
     found_padding_that_failed_in_the_first_life: "slc-tlc-faults",
         [1, cut_at(5, &[3_857_279, 23_548_258])], [730_419, cut_at(1, &[8_803_106])];
     /// A chunk was filled before its erase, and two units of the padding failed in a row.
     found_fillings_that_failed: "pftl-faults",
         [12_885_631_932, Plan { effort: 2, ..aimed(4) }];
-    /// The same of a chunk in which another unit was torn behind them.
+    /// A chunk was filled before its erase. Two units of the padding failed, and a cut tore the next.
     found_fillings_that_failed_before_a_torn_one: "slc-tlc-faults",
         [21_475_566_944, Plan { effort: 20, ..aimed(6) }];
 }

@@ -100,7 +100,7 @@ fn file_systems_that_are_open_are_functions_of_their_seed() {
     }
 }
 
-/// Where units or disks are to vanish they do.
+/// Each stack whose units are to vanish, or whose host's disk is to fail, loses some in a short run.
 #[test]
 fn stacks_of_which_units_vanish_lose_some() {
     let all = STACKS.iter().filter(|s| s.name.ends_with("-vanish") || s.name.ends_with("-trouble"));

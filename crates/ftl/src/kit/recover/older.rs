@@ -1,4 +1,4 @@
-//! Where a loss is accepted: which host's sectors may be older than what was lost.
+//! Finds the host's sectors of which a lost version was newer, when a mount accepts a loss.
 //!
 //! Owns: [`Older`]. Promises: a sector that is not in it has a version that no flush has
 //! superseded. Never: reads or programs.
@@ -22,7 +22,7 @@ use super::loss::{Losses, is_superseded};
 use super::scan::{Claim, Found};
 use crate::layer::LostCause;
 
-/// Host's sectors of which the version that was found is older than one that was lost, or may be.
+/// The host's sectors whose found version is older than a lost one, or may be.
 pub(super) struct Older {
     lost: Vec<bool>,
     why: LostCause,
@@ -55,15 +55,15 @@ impl Mount<'_> {
         has_dump: bool,
         (host, youngest): (u32, u64),
     ) -> Older {
-        let is_one = losses.positions(&self.layout).len() <= 1;
-        let is_one = is_one || mutant!("kit.records-of-two-pus");
-        // The last life has written notes, on two PUs as well. Where they are missing, so may pages
-        // be.
+        let positions = losses.positions(&self.layout);
+        let is_one = positions.len() <= 1 || mutant!("kit.records-of-two-pus");
+        // The last life has written notes on two PUs, too. If they are missing, pages of stamps may
+        // be missing as well.
         let of_life = |stamp: u64| stamp >> LIFE_SHIFT;
         let is_noted =
             pages.noted().is_some_and(|stamp| of_life(stamp) >= of_life(found.host_stamp));
-        let recorded = pages.has_stamps() && !has_dump && self.medium.host_failed().is_none();
-        let recorded = recorded && is_noted;
+        let is_whole = !has_dump && self.medium.host_failed().is_none();
+        let recorded = pages.has_stamps() && is_noted && is_whole;
         if !recorded || !is_one || mutant!("kit.records-unread") {
             let may_be = |claim: &Claim| claim.stamp < youngest;
             let lost = found.newest[..host as usize].iter().map(may_be).collect();
@@ -73,7 +73,7 @@ impl Mount<'_> {
         for lba in 0..host {
             let claim = found.newest[lba as usize];
             let Some(true_at) = pages.stamps().true_at(lba) else {
-                // A page of which no copy could be read, or that no flush has written.
+                // No copy of the page could be read, or no flush has written it.
                 lost[lba as usize] = pages.stamps().get(lba) == UNKNOWN;
                 continue;
             };
@@ -81,14 +81,14 @@ impl Mount<'_> {
                 continue;
             }
             match pages.stamps().get(lba) {
-                // Noted, or a copy that the lost PU has would come back with it.
+                // Pages of trims note it: else a copy on the lost PU would come back with that PU.
                 0 => pages.touch_trims(lba, lba + 1),
                 stamp => {
                     lost[lba as usize] = stamp == UNKNOWN || is_superseded(pages, found, lba);
                 }
             }
         }
-        let dead = losses.positions(&self.layout).into_iter().find(|p| self.is_dead(*p));
+        let dead = positions.into_iter().find(|p| self.is_dead(*p));
         let dead = dead.map(|position| LostCause::DeadPu(self.layout.pu(position)));
         Older { lost, why: dead.unwrap_or(LostCause::MayBeOlder) }
     }
