@@ -63,7 +63,7 @@ const NAMED: usize = 4;
 pub(super) struct Losses {
     /// Physical sectors that can't be read.
     sectors: Vec<u32>,
-    /// Offline chunks that may have held data: (line, position).
+    /// Chunks that may have held data and are offline, or give nothing back: (line, position).
     chunks: Vec<(u32, u32)>,
     /// Logical sectors whose flushed versions, by the records, were not found, nor younger ones.
     versions: Vec<u32>,
@@ -95,8 +95,9 @@ impl Losses {
     pub(super) fn positions(&self, layout: &Layout) -> BTreeSet<u32> {
         let sectors = self.sectors.iter().map(|at| layout.in_chunk(*at));
         let sectors = sectors.map(|(line, position, _)| (line, position));
-        let sectors = sectors.filter(|chunk| !self.silenced.contains(chunk));
-        sectors.chain(self.chunks.iter().copied()).map(|(_, position)| position).collect()
+        let chunks = sectors.chain(self.chunks.iter().copied());
+        let missed = chunks.filter(|chunk| !self.silenced.contains(chunk));
+        missed.map(|(_, position)| position).collect()
     }
 }
 
@@ -379,7 +380,9 @@ impl Mount<'_> {
                 continue;
             }
             if blind.contains(&(*line, *position)) {
-                units.iter().for_each(|unit| self.lose(losses, found, (*line, *position), *unit));
+                // As a whole: a mount that is refused programs more units of it, and the next one
+                // must say the same.
+                losses.chunks.push((*line, *position));
                 continue;
             }
             let (tail, before) = self.split(found, (*line, *position), units);

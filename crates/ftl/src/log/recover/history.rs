@@ -156,7 +156,6 @@ pub(super) async fn read(
         Some(a) => a.oldest.id..=a.current.id,
         None => 0..=0,
     };
-    let last_pair = places.keys().next_back().copied().unwrap_or(0);
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     // Blocks of the anchor's current pair, of which no chunk gives anything.
@@ -168,7 +167,11 @@ pub(super) async fn read(
         if new.is_empty() {
             break;
         }
-        for (id, chunks, content) in read_pairs(cx, survey, grid, uuid, &new, &range).await? {
+        let (read, others) = read_pairs(cx, survey, grid, uuid, &new, &range).await?;
+        for first in others {
+            places.entry(first.stamp).or_default().insert(first.chunk);
+        }
+        for (id, chunks, content) in read {
             for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
                 if let Record::Follows { previous } = record
                     && previous.id < id
@@ -189,7 +192,7 @@ pub(super) async fn read(
     let mut history = History {
         uuid,
         generation: generation.max(anchors.newest.as_ref().map_or(0, |a| a.generation)),
-        last_pair,
+        last_pair: places.keys().next_back().copied().unwrap_or(0),
         last_line: last_line(cx, survey, firsts, uuid).await,
         parts: Vec::new(),
         entries: Vec::new(),
@@ -409,8 +412,9 @@ struct Holder {
     is_sure: bool,
 }
 
-/// Reads pairs, all at a time: each with the chunks that hold it. `range`: the pairs that the
-/// anchor names. First one copy of each is made readable to its end, and the others only where that
+/// Reads pairs, all at a time: each with the chunks that hold it; and the first records of chunks that
+/// padding made readable and that turn out to hold another pair. `range`: the pairs that the anchor
+/// names. First one copy of each is made readable to its end, and the others only where that
 /// one does not give all: a power cut tears the padding of one copy at most, so that a block that
 /// neither gives was never complete.
 async fn read_pairs(
@@ -420,11 +424,12 @@ async fn read_pairs(
     uuid: Uuid,
     pairs: &BTreeMap<u64, BTreeSet<u32>>,
     range: &RangeInclusive<u64>,
-) -> Result<Vec<(u64, Vec<u32>, Content)>, MountError> {
-    let mut read = Vec::new();
+) -> Result<(Vec<(u64, Vec<u32>, Content)>, Vec<First>), MountError> {
+    let (mut read, mut others) = (Vec::new(), Vec::new());
     let mut left = pairs.clone();
     for copies in [1, usize::MAX] {
-        let held = holders(cx, survey, grid, &left, range, copies).await;
+        let (held, found) = holders(cx, survey, grid, &left, range, copies).await;
+        others.extend(found);
         let tasks: Vec<_> = held
             .into_iter()
             .map(|(id, holders)| {
@@ -448,7 +453,7 @@ async fn read_pairs(
         }
     }
     read.sort_by_key(|(id, ..)| *id);
-    Ok(read)
+    Ok((read, others))
 }
 
 /// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What
@@ -457,7 +462,8 @@ async fn read_pairs(
 /// in a younger one only a chunk that says so, in an older one none. What else a chunk may be by
 /// now is left alone. A chunk whose first sector can't be read, and of which no block says that it
 /// is that pair, is never padded to its end: the next mount would take it for one whose erase was
-/// cut.
+/// cut. Also gives the first records of chunks that hold another pair than `pairs` says, as only the
+/// padding showed.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
@@ -465,7 +471,7 @@ async fn holders(
     pairs: &BTreeMap<u64, BTreeSet<u32>>,
     range: &RangeInclusive<u64>,
     copies: usize,
-) -> Vec<(u64, Vec<Holder>)> {
+) -> (Vec<(u64, Vec<Holder>)>, Vec<First>) {
     let is_it = |f: &First, id: u64| (f.lba, f.stamp) == (LBA_LOG, id);
     let all: BTreeSet<u32> = pairs.values().flatten().copied().collect();
     let all: Vec<u32> = all.into_iter().filter(|c| survey.is_written(*c)).collect();
@@ -512,7 +518,12 @@ async fn holders(
         };
         (*id, chunks.map(holder).collect())
     });
-    holders.collect()
+    let is_new = |f: &&First| {
+        let of = pairs.get(&f.stamp);
+        f.lba == LBA_LOG && f.stamp <= COUNT_MAX && of.is_none_or(|c| !c.contains(&f.chunk))
+    };
+    let others = after.values().filter(is_new).filter(|_| !mutant!("log.shown-pair-unread"));
+    (holders.collect(), others.copied().collect())
 }
 
 /// The blocks of a pair, each from the copy that has it whole, up to the first that neither has, and the
