@@ -73,6 +73,11 @@ impl Worker {
         self.job.is_some()
     }
 
+    /// Its job has gone to the medium, and has not ended.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.job.is_some() && self.submitted
+    }
+
     /// Slots of its job, submitted or not.
     pub(super) fn flying(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().copied().filter(|_| self.job.is_some())

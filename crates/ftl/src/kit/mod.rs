@@ -356,6 +356,8 @@ impl DriveFtl {
         c.wake_mappers(cx);
         drop(c);
         self.settled.wake(cx);
+        // A barrier of the stop may have brought GC to work again.
+        self.settled.wait(cx, || self.controller.lock().has_ended()).await;
     }
 
     /// What the mount did; `None` for a device that was created.
@@ -586,6 +588,13 @@ impl Controller {
             return still && (self.place.is_settled() || !self.capacitors && !self.gc.is_erasing());
         }
         still && self.place.is_settled() && !sectors && !pages
+    }
+
+    /// Nothing that a device which has stopped asked of the medium is under way: the counters say
+    /// what the medium did only when the answers are known.
+    fn has_ended(&self) -> bool {
+        let ended = !self.workers.iter().any(Worker::is_awaited) && !self.gc.is_erasing();
+        ended || mutant!("kit.stop-beside-programs")
     }
 
     /// The pages of a drained device are on the medium, or will never be.

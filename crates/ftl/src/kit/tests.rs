@@ -483,6 +483,23 @@ fn a_failed_program_loses_nothing_and_retires_the_chunk() {
     }
 }
 
+/// A program that is under way when the device stops, and fails, is none in the counters: the stop
+/// waits for its end.
+#[test]
+fn a_stop_waits_for_programs_that_fail() {
+    let script = Script { programs: [(0, Status::ChunkEarlyClose)].into(), ..Script::default() };
+    let device = Double::new(geometry(1, 1, 14, 8), TIMES, script);
+    let (_, ftl, ..) = with_ftl(device, config(45), |ftl, _, cx| async move {
+        for lba in 0..4 {
+            write(&ftl, &cx, lba, lba).await;
+        }
+        cx.sleep(Ns::from_us(1)).await;
+        assert!(ftl.controller.lock().workers.iter().any(Worker::is_awaited), "nothing flies");
+        ftl.end(&cx).await;
+    });
+    assert_eq!(ftl.stats().programmed_total(), 0);
+}
+
 /// An erase that fails takes the chunk out; the rest of its line is used on.
 #[test]
 fn a_failed_erase_retires_the_chunk() {

@@ -217,6 +217,16 @@ found! {
     /// A chunk was filled before its erase. Two units of the padding failed, and a cut tore the next.
     found_fillings_that_failed_before_a_torn_one: "slc-tlc-faults",
         [21_475_566_944, Plan { effort: 20, ..aimed(6) }];
+    /// Programs were under way when a device stopped behind a barrier, and failed after that: the
+    /// counters had them.
+    found_a_stop_beside_programs: "slc-tlc-vanish",
+        [2_000_707, cut_at(1, &[8_695_520])], [6_000_247, cut_at(1, &[0])],
+        [12_890_902_247, Plan { effort: 50, ..aimed(1) }];
+    /// The same where flushes leave records.
+    found_a_stop_beside_programs_and_records: "slc-tlc-records",
+        [4_000_437, cut_at(1, &[0])], [4_000_094, cut_at(1, &[7_510_241])];
+    /// The host's disk failed below pblk, and a program was under way when the target stopped.
+    found_a_stop_of_a_failing_disk: "pblk-image-trouble", [6_000_155, once(10)];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener

@@ -345,9 +345,17 @@ impl HostFtl {
             let (their_cx, served_by) = (cx.clone(), self.served_by(worker, out.requests));
             out.requests += 1;
             let mut program = Program { units: placed, ring: ring.at, credits };
+            // A stop waits for it: what the medium refuses is taken back from the counters.
+            let awaited = !mutant!("log.stop-beside-programs");
+            if awaited {
+                self.task_began();
+            }
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
                 me.program_ended(&served_by, &mut program, &done).await;
+                if awaited {
+                    me.task_ended(&their_cx);
+                }
             });
         }
         drop(p);

@@ -434,6 +434,25 @@ fn a_flush_waits_for_what_its_padding_has_sent_out_again() {
     assert!(sent_again > 0, "padding has failed in a chunk with something in its window");
 }
 
+/// A program that is under way when a read-only target stops, and fails, is none in the counters:
+/// the stop waits for its end.
+#[test]
+fn a_stop_waits_for_programs_that_fail() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    run.run(async move {
+        let (ftl, script) = scripted(&cx, |_| ()).await;
+        fail_write(&script, 0, Ns::from_ms(20));
+        write(&cx, &ftl, 0, ftl.shape.unit).await;
+        cx.sleep(Ns::from_us(1)).await;
+        assert_eq!(ftl.stats().programmed_for(Cause::User), u64::from(ftl.shape.unit));
+        ftl.give_up(&cx, "a test");
+        ftl.stop(&cx).await.expect_err("it is read-only");
+        assert_eq!(ftl.stats().programmed_for(Cause::User), 0, "the medium took nothing");
+    })
+    .expect("no stall");
+}
+
 /// Section 4, `stopped`: with a record behind it the next start would not be clean. What goes on in
 /// the background and writes to the log, as a patrol does that moves it, ends first.
 #[test]
