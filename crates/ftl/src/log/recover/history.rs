@@ -145,11 +145,10 @@ pub(super) async fn read(
     };
     // Where each pair may lie: by what its sectors say, and by what anchors and other pairs say.
     let mut places: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
-    for first in firsts.iter().filter(|f| f.lba == LBA_LOG && f.stamp <= COUNT_MAX) {
-        places.entry(first.stamp).or_default().insert(first.chunk);
-    }
     let mut name = |pair: &SegmentPair| places.entry(pair.id).or_default().extend(pair.chunks);
     anchors.newest.iter().for_each(|a| [a.current, a.oldest].iter().for_each(&mut name));
+    let is_log = |f: &&First| f.lba == LBA_LOG && f.stamp <= COUNT_MAX;
+    claim(&mut places, firsts.iter().filter(is_log));
     // What a younger pair than the anchor's holds is the log's only if it leads on: a copy that
     // recovery had begun is none, but the newest anchors may be damaged.
     let range = match &anchors.newest {
@@ -158,8 +157,8 @@ pub(super) async fn read(
     };
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
-    // Blocks of the anchor's current pair, of which no chunk gives anything.
-    let mut unread = 0;
+    // Blocks at the end of each pair that no chunk gives.
+    let mut unread: BTreeMap<u64, u32> = BTreeMap::new();
     loop {
         // All pairs at a time; then those that they say are before them, or in another chunk, too.
         let new = places.iter().filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
@@ -168,9 +167,7 @@ pub(super) async fn read(
             break;
         }
         let (read, others) = read_pairs(cx, survey, grid, uuid, &new, &range).await?;
-        for first in others {
-            places.entry(first.stamp).or_default().insert(first.chunk);
-        }
+        claim(&mut places, others.iter().filter(is_log));
         for (id, chunks, content) in read {
             for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
                 if let Record::Follows { previous } = record
@@ -180,10 +177,12 @@ pub(super) async fn read(
                     places.entry(previous.id).or_default().extend(previous.chunks);
                 }
             }
+            let is_current = id == *range.end() || !mutant!("log.lost-pair-is-empty");
+            if range.contains(&id) && is_current {
+                unread.insert(id, content.unread);
+            }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
-            } else if id == *range.end() {
-                unread = content.unread;
             }
         }
         looked_at.extend(new);
@@ -210,17 +209,14 @@ pub(super) async fn read(
         let leads_on = leads_on && !mutant!("log.younger-pairs-ignored");
         let is_begun = id > *range.end() && mutant!("log.begun-copies-count");
         if range.contains(&id) || leads_on || is_begun {
-            let blocks = content.blocks.len();
-            if blocks > 0 || content.unread > 0 {
-                unread = content.unread;
-            }
+            unread.insert(id, content.unread);
             history.join(pair, content, is_anchored);
         }
     }
     if history.entries.is_empty() {
         return Err(MountError::LogLost);
     }
-    history.check_end(unread, *range.end());
+    history.check_end(&unread, *range.end());
     Ok(history)
 }
 
@@ -252,12 +248,14 @@ impl History {
         self.parts.push(Part { pair, first_sequence: first });
     }
 
-    /// Is what can't be read at the log's end no more than the one block that was in flight?
-    /// `current`: the pair that the newest anchor names, which is empty only where the one before
-    /// it is complete.
-    fn check_end(&mut self, unread: u32, current: u64) {
-        self.is_torn |= unread > 0;
+    /// Is what can't be read at the log's end no more than the one block that was in flight, in each
+    /// pair from the last one that gives any? `unread`: blocks that can't be read at the end of each
+    /// pair. `current`: the pair that the newest anchor names, which is empty only where the one
+    /// before it is complete.
+    fn check_end(&mut self, unread: &BTreeMap<u64, u32>, current: u64) {
         let last = self.parts.last().map_or(0, |part| part.pair.id);
+        let unread = unread.range(last..).map(|(_, blocks)| *blocks).max().unwrap_or(0);
+        self.is_torn |= unread > 0;
         let is_complete =
             self.entries.last().is_some_and(|e| matches!(e.record, Record::Segment { .. }));
         if unread > 1 && !mutant!("log.end-of-any-length") {
@@ -270,6 +268,20 @@ impl History {
 
     fn say(&mut self, what: String) {
         self.damage.get_or_insert(what);
+    }
+}
+
+/// Adds the pairs that first records name to the `places` of pairs. A chunk that is known as the
+/// place of a younger pair holds no other: an older one there was given up before.
+fn claim<'a>(
+    places: &mut BTreeMap<u64, BTreeSet<u32>>,
+    firsts: impl IntoIterator<Item = &'a First>,
+) {
+    for First { chunk, stamp, .. } in firsts {
+        let younger = places.range(stamp + 1..).any(|(_, chunks)| chunks.contains(chunk));
+        if !younger || mutant!("log.given-up-pair-counts") {
+            places.entry(*stamp).or_default().insert(*chunk);
+        }
     }
 }
 
@@ -412,9 +424,9 @@ struct Holder {
     is_sure: bool,
 }
 
-/// Reads pairs, all at a time: each with the chunks that hold it; and the first records of chunks that
-/// padding made readable and that turn out to hold another pair. `range`: the pairs that the anchor
-/// names. First one copy of each is made readable to its end, and the others only where that
+/// Reads pairs, all at a time: each with the chunks that hold it; and the first records of all these
+/// chunks, of which padding may have shown that they hold another pair. `range`: the pairs that the
+/// anchor names. First one copy of each is made readable to its end, and the others only where that
 /// one does not give all: a power cut tears the padding of one copy at most, so that a block that
 /// neither gives was never complete.
 async fn read_pairs(
@@ -462,8 +474,7 @@ async fn read_pairs(
 /// in a younger one only a chunk that says so, in an older one none. What else a chunk may be by
 /// now is left alone. A chunk whose first sector can't be read, and of which no block says that it
 /// is that pair, is never padded to its end: the next mount would take it for one whose erase was
-/// cut. Also gives the first records of chunks that hold another pair than `pairs` says, as only the
-/// padding showed.
+/// cut. Also gives the first records of all these chunks, as they are after that.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
@@ -518,12 +529,9 @@ async fn holders(
         };
         (*id, chunks.map(holder).collect())
     });
-    let is_new = |f: &&First| {
-        let of = pairs.get(&f.stamp);
-        f.lba == LBA_LOG && f.stamp <= COUNT_MAX && of.is_none_or(|c| !c.contains(&f.chunk))
-    };
-    let others = after.values().filter(is_new).filter(|_| !mutant!("log.shown-pair-unread"));
-    (holders.collect(), others.copied().collect())
+    let holders = holders.collect();
+    let shown = after.into_values().filter(|_| !mutant!("log.shown-pair-unread"));
+    (holders, shown.collect())
 }
 
 /// The blocks of a pair, each from the copy that has it whole, up to the first that neither has, and the

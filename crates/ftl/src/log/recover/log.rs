@@ -53,6 +53,14 @@ impl Hidden {
         if created.is_none_or(|stored| good < stored.good_chunks) {
             hidden.dead.clone_from(&dead);
         }
+        let pu = |chunk: u32| chunk / per_pu;
+        let heard: BTreeSet<u32> = firsts.read.iter().map(|first| pu(first.chunk)).collect();
+        // Of a PU that gives nothing back no chunk tells whether its own erase was cut.
+        let is_alone =
+            |chunk: u32| firsts.unread.iter().filter(|c| pu(**c) == pu(chunk)).count() == 1;
+        let is_silent = |chunk: u32| {
+            !heard.contains(&pu(chunk)) && !is_alone(chunk) && !mutant!("log.silent-pu-is-erased")
+        };
         for chunk in firsts.unread.iter().copied() {
             let info = &survey.chunks[chunk as usize];
             let is_open = info.state == ChunkState::Open;
@@ -61,8 +69,8 @@ impl Hidden {
             // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and
             // nothing is acknowledged in a full pair before an anchor names the next one.
             let is_early = is_open && info.write_pointer <= survey.shape.window;
-            let is_full = info.write_pointer >= survey.shape.chunk_sectors;
-            let is_dead = dead.contains(&(chunk / per_pu));
+            let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(chunk);
+            let is_dead = dead.contains(&pu(chunk));
             if is_known || is_early || is_full || is_dead {
                 continue;
             }
@@ -106,12 +114,12 @@ type Read = Result<(History, Facts, Hidden), MountError>;
 pub(super) async fn read(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>) -> Read {
     let mut firsts = survey.first_records(cx).await;
     survey.look_again();
-    let mut log = read_once(cx, survey, wanted, &firsts).await;
+    let mut log = read_once(cx, survey, wanted, &mut firsts).await;
     let left = if is_whole(&log, &firsts) { Vec::new() } else { vec![()] };
     read_again(cx, left, async |left| {
         survey.read_unread(cx, &mut firsts).await;
         survey.look_again();
-        log = read_once(cx, survey, wanted, &firsts).await;
+        log = read_once(cx, survey, wanted, &mut firsts).await;
         if is_whole(&log, &firsts) { Vec::new() } else { left }
     })
     .await;
@@ -124,8 +132,18 @@ pub(super) async fn read(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>) -> 
     log
 }
 
-async fn read_once(cx: &Cx, survey: &mut Survey, wanted: Option<Uuid>, firsts: &Firsts) -> Read {
-    let history = history::read(cx, survey, wanted, firsts).await?;
+async fn read_once(
+    cx: &Cx,
+    survey: &mut Survey,
+    wanted: Option<Uuid>,
+    firsts: &mut Firsts,
+) -> Read {
+    let history = history::read(cx, survey, wanted, firsts).await;
+    let is_good = history.as_ref().is_ok_and(|h| h.damage.is_none() && !h.is_torn);
+    if !is_good && !mutant!("log.firsts-undoubted") {
+        survey.doubt(cx, firsts).await;
+    }
+    let history = history?;
     let facts = Facts::of(&history, &survey.shape);
     let hidden = Hidden::of(cx, survey, firsts, Some((&history, &facts))).await;
     Ok((history, facts, hidden))

@@ -6,7 +6,7 @@
 //! never taken for one that was not written. Never: decides what a chunk means.
 
 use super::super::flash::{Flash, RETRIES, Records};
-use super::super::format::{LBA_PADDING, Oob};
+use super::super::format::{LBA_ANCHOR, LBA_LOG, LBA_PADDING, Oob};
 use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Status};
@@ -111,6 +111,22 @@ impl Survey {
             firsts.unread.extend(unread);
         }
         firsts.read.sort_by_key(|first| first.chunk);
+    }
+
+    /// Takes first records for unread that can't be read any more, of PUs where that holds of one
+    /// of the log or of anchors: what else those chunks hold could not be read either.
+    pub(super) async fn doubt(&self, cx: &Cx, firsts: &mut Firsts) {
+        let pu = |first: &First| first.chunk / self.shape.chunks_per_pu;
+        let is_log = |first: &&First| matches!(first.lba, LBA_LOG | LBA_ANCHOR);
+        let log: Vec<u32> = firsts.read.iter().filter(is_log).map(|f| f.chunk).collect();
+        let now = self.firsts_of(cx, &log).await;
+        let is_gone = |f: &&First| is_log(f) && !now.contains_key(&f.chunk);
+        let pus: BTreeSet<u32> = firsts.read.iter().filter(is_gone).map(pu).collect();
+        let read = std::mem::take(&mut firsts.read).into_iter();
+        let (doubted, kept): (Vec<First>, _) = read.partition(|first| pus.contains(&pu(first)));
+        firsts.read = kept;
+        firsts.unread.extend(doubted.iter().map(|first| first.chunk));
+        self.read_unread(cx, firsts).await;
     }
 
     /// The first records of some chunks, by chunk; what can't be read is left out.
