@@ -194,6 +194,11 @@ impl DriveFtl {
         c.note_request(cx);
         if !survives {
             c.read_only.get_or_insert(super::HOST_TROUBLE);
+            // No barrier ends any more: this tells other flushes that wait for one.
+            if !mutant!("kit.host-trouble-untold") {
+                self.go_on(cx, c, None, Room::default());
+                c = self.controller.lock();
+            }
         }
         c.stats.ftl.flush_wait += cx.now() - from;
         // A stop that ended meanwhile has ended the barrier, too.

@@ -98,6 +98,12 @@ impl Double {
         self
     }
 
+    /// The host of an image can't sync its file: flushes of the device fail.
+    pub(crate) fn with_failing_flushes(mut self) -> Double {
+        self.traits.buffered = true;
+        self
+    }
+
     /// Marks a chunk bad, as the factory does.
     pub(crate) fn bad(self, pu: u32, chunk: u32) -> Double {
         let at = self.chunk_index(pu, chunk);
@@ -242,10 +248,11 @@ impl Device for Double {
             Op::Read => (self.read(inner, &mut request), self.times.0),
             Op::Write => (self.write(inner, &request), self.times.1),
             Op::Reset => (self.reset(inner, &request), self.times.2),
+            Op::Flush => (vec![Status::HostFault], self.times.1),
             _ => unreachable!("not used"),
         };
         let now = cx.now().as_ns();
-        let mut end = now;
+        let mut end = if request.op == Op::Flush { now + time } else { now };
         let mut last = u32::MAX;
         for ppa in request.addrs {
             let pu = self.place(*ppa).pu;

@@ -344,3 +344,41 @@ fn a_flush_fails_whose_program_the_host_did_not_take() {
         });
     }
 }
+
+/// The host of the device's image can't sync its file: a flush fails. Flushes that have asked for
+/// the next barrier at this moment fail, too, instead of waiting for it.
+#[test]
+fn flushes_fail_beside_one_that_the_host_did_not_sync() {
+    let run = |at: Option<Ns>| {
+        let device = Double::new(geometry(1, 1, 40, 8), TIMES, Script::default());
+        let config = PftlConfig { capacitors: false, ..config(70) };
+        let (end, ..) =
+            with_ftl(device.with_failing_flushes(), config, move |ftl, _, cx| async move {
+                let other = |at: Ns| {
+                    let (ftl, clock) = (ftl.clone(), cx.clone());
+                    cx.spawn_join(async move {
+                        clock.sleep(at - clock.now()).await;
+                        flush(&ftl, &clock).await
+                    })
+                };
+                let mut others: Vec<_> = at.into_iter().flat_map(|at| [at; 4].map(other)).collect();
+                let (first, clock) = (ftl.clone(), cx.clone());
+                let first = cx.spawn_join(async move {
+                    let flushed = flush(&first, &clock).await;
+                    (flushed, clock.now())
+                });
+                cx.sleep(Ns::from_ns(1)).await;
+                others.extend(at.into_iter().flat_map(|at| [at; 4].map(other)));
+                let (flushed, end) = first.await;
+                assert!(matches!(flushed, Err(BlockError::ReadOnly(_))), "{flushed:?}");
+                for other in others {
+                    let flushed = other.await;
+                    assert!(matches!(flushed, Err(BlockError::ReadOnly(_))), "{flushed:?}");
+                }
+                end
+            });
+        end
+    };
+    let end = run(None);
+    assert_eq!(run(Some(end)), end);
+}
