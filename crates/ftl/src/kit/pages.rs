@@ -189,6 +189,10 @@ impl Pages {
         page >= self.notes_from
     }
 
+    pub(super) fn is_notes(&self, page: u32) -> bool {
+        (self.notes_from..self.stamps_from).contains(&page)
+    }
+
     pub(super) fn is_stamps(&self, page: u32) -> bool {
         page >= self.stamps_from
     }

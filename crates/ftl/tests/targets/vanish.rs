@@ -372,6 +372,29 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
     }
 }
 
+/// No chunk has more units than cut mounts may have torn, and two PUs can't be read: that is a loss,
+/// as often as it is tried.
+#[test]
+fn chunks_of_three_units_are_not_torn_as_a_whole() {
+    let mut drive = block_ssd("block, short chunks", 0);
+    let per_page = drive.spec.geometry.planes * drive.spec.geometry.sectors_per_page;
+    drive.spec.geometry.pages_per_block = 3 * drive.spec.geometry.ws_opt / per_page;
+    drive.spec = drive.spec.with_chunks_per_pu(120);
+    for end in [End::Kill, End::Cut] {
+        let ssd = lived(&drive, "", end);
+        for pu in [0, 1] {
+            plant(&ssd, &format!("kind = \"read_uncorrectable\"\npu = {pu}\ntimes = 100000000"));
+        }
+        for _ in 0..2 {
+            let why = mount(&drive, &ssd, false, false).err();
+            assert!(matches!(why, Some(KitError::Lost { .. })), "{end:?}: {why:?}");
+        }
+        ssd.forgive();
+        let (got, _) = mount(&drive, &ssd, false, false).expect("the fault is over");
+        assert_eq!(honest(&got, drive.name), USED as usize, "{end:?}");
+    }
+}
+
 /// Times that [`lived_with_gc`] writes all: enough for GC to have erased chunks.
 const ROUNDS: u64 = 40;
 

@@ -2,8 +2,9 @@
 //!
 //! Owns: [`Mount::find_blind`], the proof that a chunk with unreadable sectors can be read.
 //! Promises: a unit counts as torn only in a chunk from which this mount could read something
-//! *after* the unit's last read had failed; where nothing was readable a unit of padding is
-//! programmed behind, and read. Never: judges a unit.
+//! *after* the unit's last read had failed, or which the device had closed early; where nothing was
+//! readable a unit of padding is programmed behind, and read. A mount that is refused leaves the
+//! next one with the same answer. Never: judges a unit.
 //!
 //! A torn program and a flushed unit that can't be read look the same. But a torn program harms one
 //! unit, and what fails for a die, a chunk or a while hits all that the chunk has.
@@ -33,8 +34,8 @@ pub(super) struct Blind {
 
 impl Mount<'_> {
     /// Looks which chunks with unreadable sectors give nothing back; takes in what can be read by
-    /// now in the others.
-    pub(super) async fn find_blind(&mut self, found: &mut Found) -> Blind {
+    /// now in the others. `unnoted`: the scan has found no notes.
+    pub(super) async fn find_blind(&mut self, found: &mut Found, unnoted: bool) -> Blind {
         let mut chunks: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in &found.unreadable {
             let (line, position, _) = self.layout.in_chunk(*at);
@@ -45,23 +46,21 @@ impl Mount<'_> {
             return Blind::default();
         }
         for (chunk, failed) in &chunks {
-            // A chunk that gave a sector before and gives none now is blind even if no padding can
-            // prove it: a torn program harms one unit only.
-            let good = found.good[self.chunk_index(chunk.0, chunk.1)] > 0;
-            let unprovable = !good && self.is_unprovable(chunk.0, chunk.1);
-            if !self.gives_back(found, *chunk, failed).await && !unprovable {
+            if !self.gives_back(found, *chunk, failed).await {
                 blind.insert(*chunk);
             }
         }
         for _ in 0..PROBES {
-            self.probe(found, &mut blind).await;
+            self.probe(found, unnoted, &mut blind).await;
         }
         // Something else at the position first: only then do its chunks show that they are the
         // cause.
         let muted = self.find_muted(found, &blind).await;
         let mut still = BTreeSet::new();
         for chunk in blind {
-            if !self.gives_back(found, chunk, &chunks[&chunk]).await {
+            // The probes may have closed it: the next mount must say the same of it.
+            let unprovable = self.is_unprovable(found, chunk) && !muted.contains(&chunk.1);
+            if !self.gives_back(found, chunk, &chunks[&chunk]).await && !unprovable {
                 still.insert(chunk);
             }
         }
@@ -109,28 +108,34 @@ impl Mount<'_> {
     }
 
     /// True if padding can't prove that this chunk is readable, and a cut may have left it so: the
-    /// device closed it early, after a failed program, or it has no more units than may be torn
-    /// ([`RUN_ALONE`]).
-    fn is_unprovable(&self, line: u32, position: u32) -> bool {
-        let (region, info) = (self.layout.of(line), &self.chunks[self.chunk_index(line, position)]);
+    /// device closed it early, after a failed program. A chunk that gave a sector before and gives
+    /// none now is blind all the same: a torn program harms one unit only. So is a full one: what a
+    /// mount has programmed there as a proof is what a later mount would take for torn.
+    fn is_unprovable(&self, found: &Found, (line, position): (u32, u32)) -> bool {
+        let at = self.chunk_index(line, position);
+        let info = &self.chunks[at];
+        let region = self.layout.of(line);
         let full = region.chunk_sectors;
-        let is_short = info.write_pointer < full || full <= RUN_ALONE * region.unit;
-        info.state == ChunkState::Closed && is_short
+        let is_short = info.write_pointer < full
+            || full <= RUN_ALONE * region.unit && mutant!("kit.short-chunk-is-torn");
+        info.state == ChunkState::Closed && is_short && found.good[at] == 0
     }
 
     /// Programs a unit of padding in each of these chunks that is open and of which nothing could
     /// be read, all PUs at once. Takes out those of which something can be read since.
-    async fn probe(&mut self, found: &mut Found, blind: &mut BTreeSet<(u32, u32)>) {
+    async fn probe(&mut self, found: &mut Found, unnoted: bool, blind: &mut BTreeSet<(u32, u32)>) {
         let mut joins = Vec::new();
         for (line, position) in blind.iter() {
             let (region, at) = (self.layout.of(*line), self.chunk_index(*line, *position));
             let info = self.chunks[at];
             let from = info.write_pointer;
             let end = from + region.unit;
-            // A chunk that is full looks like one whose erase was torn. A short one has no unit to
-            // spare.
+            // A chunk that is full looks like one whose erase was torn, but where there are no notes
+            // nothing in the native mode was erased. A short one has no unit to spare.
             let full = region.chunk_sectors;
-            let fits = end < full || end == full && full <= RUN_ALONE * region.unit;
+            let is_short = full <= RUN_ALONE * region.unit;
+            let last = is_short || unnoted && !self.layout.is_slc(*line);
+            let fits = end < full || end == full && last;
             if info.state == ChunkState::Open && found.good[at] == 0 && fits {
                 let due = (*line, from, end);
                 let job = pad_chunk(self.cx.clone(), self.medium.clone(), *position, due);

@@ -139,7 +139,7 @@ impl Mount<'_> {
         losses.silenced = self.forget_erased(&notes, pages, (found, blind), &mut unread);
         let flushed = |chunk: &&(u32, u32)| {
             let muted = blind.muted.contains(&chunk.1);
-            muted || self.may_be_flushed(&notes, pages, found, **chunk)
+            muted || self.may_be_flushed(&notes, pages, (found, blind), **chunk)
         };
         let (lost, empty): (BTreeSet<_>, BTreeSet<_>) = blind.chunks.iter().partition(flushed);
         unread.retain(|chunk, _| !empty.contains(chunk));
@@ -300,7 +300,7 @@ impl Mount<'_> {
         &self,
         notes: &Notes<'_>,
         pages: &Pages,
-        found: &Found,
+        (found, blind): (&Found, &Blind),
         chunk: (u32, u32),
     ) -> bool {
         let mut others = self.layout.positions_of(chunk.0).filter(|p| *p != chunk.1);
@@ -308,12 +308,11 @@ impl Mount<'_> {
             let at = self.chunk_index(chunk.0, position);
             self.is_silent(found, (chunk.0, position)) && !pages.is_noted(at)
         };
-        if others.any(silent) {
-            return true;
-        }
         match notes {
-            Notes::Pages => self.is_erased_since(pages, found, chunk) == Some(false),
-            Notes::None => !self.is_unflushed(found, chunk),
+            Notes::Pages => {
+                others.any(silent) || self.is_erased_since(pages, found, chunk) == Some(false)
+            }
+            Notes::None => !self.is_unflushed((found, blind), chunk),
             Notes::Dump(_) | Notes::Lost => true,
         }
     }
@@ -325,20 +324,23 @@ impl Mount<'_> {
     }
 
     /// For a device without notes: true if no barrier has ended yet, so that nothing was flushed.
-    /// `blind` is a chunk that gives nothing back; the answer can be true only in the SLC buffer.
+    /// `chunk` gives nothing back; the answer can be true only in the SLC buffer.
     ///
     /// Missing notes prove this only in the first life, and only if the version that wrote the
     /// device writes notes: then the records of host sectors have tags. The notes must also be
     /// readable if they exist. Their second copy is always in the main pool: it still exists if no
-    /// chunk there was ever erased, and is readable if every other chunk gives something back. The
-    /// `blind` chunk was erased into SLC mode: if its erases are 0, the device counts none.
-    fn is_unflushed(&self, found: &Found, blind: (u32, u32)) -> bool {
+    /// chunk there was ever erased, and is readable if every chunk there gives something back. A
+    /// chunk that is offline counts as bad from the start, unless its PU is dead. The `chunk` was
+    /// erased into SLC mode: if its erases are 0, the device counts none.
+    fn is_unflushed(&self, (found, blind): (&Found, &Blind), chunk: (u32, u32)) -> bool {
         let is_main = |(line, _): &(u32, u32)| self.layout.of(*line).pool == MAIN;
-        let erases = |(line, p): (u32, u32)| self.chunks[self.chunk_index(line, p)].erases;
-        let kept = erases(blind) > 0
-            && self.layout.chunks().filter(is_main).all(|chunk| erases(chunk) == 0);
-        let mut others = self.layout.chunks().filter(|chunk| *chunk != blind);
-        let in_sight = !is_main(&blind) && !others.any(|chunk| self.is_silent(found, chunk));
+        let info = |(line, p): (u32, u32)| &self.chunks[self.chunk_index(line, p)];
+        let kept = info(chunk).erases > 0
+            && self.layout.chunks().filter(is_main).all(|chunk| info(chunk).erases == 0);
+        let bad = |chunk| info(chunk).state == ChunkState::Offline && !self.is_dead(chunk.1);
+        let hidden =
+            |chunk| blind.chunks.contains(&chunk) || self.is_silent(found, chunk) && !bad(chunk);
+        let in_sight = !is_main(&chunk) && !self.layout.chunks().filter(is_main).any(hidden);
         let first_life = found.host_stamp >> LIFE_SHIFT <= 1;
         !self.capacitors && first_life && found.tagged && kept && in_sight
     }

@@ -44,7 +44,7 @@ use flashlane_rt::Cx;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::buffer::Sizes;
+use super::buffer::{NIL, Sizes};
 use super::dump::Dump;
 use super::pages::Pages;
 use super::place::{Layout, Place, Region, Stock};
@@ -260,7 +260,12 @@ impl DriveFtl {
             return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
         }
         let blind = match dump {
-            None => mount.find_blind(&mut found).await,
+            None => {
+                let mut notes = (0..pages.count()).filter(|page| pages.is_notes(*page));
+                let nowhere = |page| found.newest[pages.lba(page) as usize].at == NIL;
+                let unnoted = notes.all(nowhere);
+                mount.find_blind(&mut found, unnoted).await
+            }
             Some(_) => Blind::default(),
         };
         mount.step("scan records");
