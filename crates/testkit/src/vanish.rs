@@ -197,6 +197,13 @@ impl Vanishing {
         (0..capacity).map(|lba| layers.target().locate(lba)).collect()
     }
 
+    /// GC could not read sectors that it was to move. It may have moved them to the lost unit
+    /// itself; they have no place any more.
+    fn has_lost_moves(&self) -> bool {
+        let stats = self.inner.layers().and_then(|layers| layers.target().stats());
+        stats.is_some_and(|stats| stats.gc_read_failures > 0)
+    }
+
     /// Brings the stack up in a life after its first one, most of the time with a loss.
     async fn again(self: &Rc<Self>, boot: &Boot, life: u64) -> Result<Up, String> {
         self.heal();
@@ -236,7 +243,13 @@ impl Vanishing {
                     oracle.admit_errors(lost.iter().map(|lba| Lba::new(*lba)));
                     let Err(e) = read_all(&boot.cx, &*up.dev, oracle).await else { break };
                     // GC may have moved sectors there since: what can't be read can be written to.
-                    let moved = on_unit(&self.places());
+                    let now = self.places();
+                    let mut moved = on_unit(&now);
+                    if self.has_lost_moves() {
+                        let gone = (0u64..).zip(places.iter().zip(&now));
+                        let gone = gone.filter(|(_, (at, now))| at.is_some() && now.is_none());
+                        moved.extend(gone.map(|(lba, _)| lba));
+                    }
                     if moved.is_subset(&lost) {
                         return Err(format!("after a clean stop, then {loss:?}: {e}"));
                     }

@@ -217,6 +217,19 @@ found! {
     /// A chunk was filled before its erase. Two units of the padding failed, and a cut tore the next.
     found_fillings_that_failed_before_a_torn_one: "slc-tlc-faults",
         [21_475_566_944, Plan { effort: 20, ..aimed(6) }];
+    /// A chunk that the log's anchor names held a younger pair, which only padding showed.
+    found_a_pair_that_padding_shows: "pblk-vanish", [5_000_345, Plan { effort: 1, ..aimed(3) }];
+    /// The same in QBLK; and a chunk of the newest pair that still held one that was given up.
+    found_a_pair_in_a_younger_ones_place: "qblk-vanish",
+        [5_000_345, Plan { effort: 1, ..aimed(3) }], [5_000_512, cut_at(2, &[3_306_755, 5_684_250])],
+        [900_000_191, cut_at(1, &[27_693_400, 12_025_680])];
+    /// Reads began to fail in the middle of a mount: it took an older log for the newest.
+    found_a_log_that_fails_while_it_is_read: "qblk-vanish",
+        [900_000_227, cut_at(2, &[103_346_813, 117_232_430])],
+        [900_002_015, cut_at(2, &[61_527_333])];
+    /// The same in pblk.
+    found_a_pair_that_fails_while_it_is_read: "pblk-vanish",
+        [9_489_935_075, Plan { effort: 25, ..aimed(6) }];
     /// Programs were under way when a device stopped behind a barrier, and failed after that: the
     /// counters had them.
     found_a_stop_beside_programs: "slc-tlc-vanish",
@@ -227,6 +240,23 @@ found! {
         [4_000_437, cut_at(1, &[0])], [4_000_094, cut_at(1, &[7_510_241])];
     /// The host's disk failed below pblk, and a program was under way when the target stopped.
     found_a_stop_of_a_failing_disk: "pblk-image-trouble", [6_000_155, once(10)];
+    /// A refused mount filled a chunk of two units to see whether it can be read. The next mount
+    /// took both units for torn.
+    found_a_proof_taken_for_a_torn_unit: "slc-tlc-vanish",
+        [6_000_144, cut_at(1, &[2_140_481, 1])], [6_000_427, cut_at(1, &[2_944_800])];
+    /// A mount programmed padding behind a torn unit. The device closed the chunk early.
+    found_a_proof_that_closed_a_chunk: "slc-tlc-faults",
+        [730_280, cut_at(1, &[9_262_352])], [850_079, aimed(6)];
+    /// Two cuts tore a unit each in most chunks of the first line. Only the last unit of a chunk
+    /// could show that the padding in front of it can be read.
+    found_a_chunk_with_room_for_one_proof: "pftl-records",
+        [4_000_077, cut_at(2, &[1_134_797, 40_960])];
+    /// GC moved sectors to a PU whose reads failed, and away again.
+    found_a_sector_lost_on_its_way: "pftl-vanish",
+        [8_590_784_814, aimed(2)], [8_591_934_912, Plan { effort: 50, ..aimed(3) }];
+    /// A flush that the host did not sync left others waiting.
+    found_flushes_that_wait_for_a_failing_host: "pftl-image-trouble",
+        [30_070_771_203, Plan { effort: 25, ..aimed(9) }];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener
