@@ -177,8 +177,7 @@ pub(super) async fn read(
                     places.entry(previous.id).or_default().extend(previous.chunks);
                 }
             }
-            let is_current = id == *range.end() || !mutant!("log.lost-pair-is-empty");
-            if range.contains(&id) && is_current {
+            if range.contains(&id) && !mutant!("log.lost-pair-is-empty") {
                 unread.insert(id, content.unread);
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
