@@ -97,9 +97,12 @@ struct Content {
     generation: u32,
     /// Something intact follows a block that neither copy has.
     gap: bool,
-    /// Blocks behind the last one that both copies were written with, and neither gives. The last
-    /// of them may have been in flight when the power went; the others were complete.
+    /// Blocks behind the last one that both copies were written with, and neither gives; places of
+    /// which nothing can be read, if there is no block. The last of them may have been in flight
+    /// when the power went; the others were complete.
     unread: u32,
+    /// Its chunks are full, and nothing of them can be read.
+    is_full: bool,
     is_newer: bool,
 }
 
@@ -157,6 +160,7 @@ pub(super) async fn read(
     };
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    let pairs = survey.shape.pair_pads.div_ceil(grid.room);
     // Blocks at the end of each pair that no chunk gives.
     let mut unread: BTreeMap<u64, u32> = BTreeMap::new();
     loop {
@@ -178,7 +182,17 @@ pub(super) async fn read(
                 }
             }
             if range.contains(&id) && !mutant!("log.lost-pair-is-empty") {
-                unread.insert(id, content.unread);
+                // The cut may have met the erase of the newest pair; a torn part of a first block may
+                // have taken page pairs of the same block along.
+                let may_be_erased = content.is_full && id == *range.end();
+                let none = match content.blocks.is_empty() {
+                    _ if may_be_erased && survey.gives_back(cx, firsts, &places[&id]).await => {
+                        content.unread
+                    }
+                    true => pairs,
+                    false => 0,
+                };
+                unread.insert(id, content.unread.saturating_sub(none));
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
@@ -208,7 +222,9 @@ pub(super) async fn read(
         let leads_on = leads_on && !mutant!("log.younger-pairs-ignored");
         let is_begun = id > *range.end() && mutant!("log.begun-copies-count");
         if range.contains(&id) || leads_on || is_begun {
-            unread.insert(id, content.unread);
+            if !content.blocks.is_empty() {
+                unread.insert(id, content.unread);
+            }
             history.join(pair, content, is_anchored);
         }
     }
@@ -506,7 +522,11 @@ async fn holders(
             }
             if !is_sure && survey.padding_fills(chunk) && !mutant!("log.unread-copies-filled") {
                 let which = (0..grid.blocks(survey.pointer(chunk))).collect();
-                if blocks_by_record(&survey.flash, cx, chunk, grid, *id, which).await.is_empty() {
+                if blocks_by_record(&survey.flash, cx, chunk, grid, *id, which)
+                    .await
+                    .found
+                    .is_empty()
+                {
                     continue;
                 }
             }
@@ -545,6 +565,8 @@ async fn read_pair(
     let mut content = Content::default();
     let mut blocks: Vec<Option<Block>> = Vec::new();
     let mut padding = u32::MAX;
+    // Places of which some copy gives a sector back.
+    let mut seen = BTreeSet::new();
     let copies = if mutant!("log.one-log-copy-read") { 1 } else { usize::MAX };
     for Holder { chunk, pointer, is_sure } in chunks.iter_mut().take(copies) {
         let count = grid.blocks(*pointer);
@@ -555,16 +577,22 @@ async fn read_pair(
             continue;
         }
         if !*is_sure {
-            missing = blocks_by_record(flash, cx, *chunk, grid, id, missing).await;
+            let records = blocks_by_record(flash, cx, *chunk, grid, id, missing).await;
+            missing = records.found;
+            seen.extend(records.seen);
         }
         // As many blocks as one vector holds; what fails once more.
         for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
             let mut some = some.to_vec();
             let retries = if mutant!("log.log-read-once") { 0 } else { RETRIES };
             for _ in 0..=retries {
-                let (bytes, pads) = read_blocks(flash, cx, *chunk, grid, &some).await;
-                let first = some.iter().zip(pads).find(|(_, is_padding)| *is_padding);
-                padding = padding.min(first.map_or(u32::MAX, |(i, _)| *i));
+                let (bytes, firsts) = read_blocks(flash, cx, *chunk, grid, &some).await;
+                for (i, first) in some.iter().zip(firsts) {
+                    seen.extend(first.map(|_| *i));
+                    if first == Some(IsPadding(true)) {
+                        padding = padding.min(*i);
+                    }
+                }
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
                     let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
@@ -597,6 +625,8 @@ async fn read_pair(
     let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
     let count = |holder: &Holder| grid.blocks(holder.pointer);
     let complete = counts.map(count).min().unwrap_or(0).min(padding);
+    let end = flash.geo.sectors_per_chunk() as u32;
+    content.is_full = seen.is_empty() && chunks.iter().all(|holder| holder.pointer >= end);
     chunks.retain(|holder| holder.is_sure);
     let (mut ended, mut behind) = (false, 0);
     for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {
@@ -614,8 +644,20 @@ async fn read_pair(
     }
     let end = content.blocks.last().map_or(0, |_| behind.div_ceil(grid.room));
     let last = content.blocks.last().is_some_and(|block| !block.complete);
-    content.unread = complete.saturating_sub(end) + u32::from(last && complete >= end);
+    content.unread = match content.blocks.is_empty() {
+        // If its first block was in flight, then that may have taken any number of places.
+        true => (0..complete).filter(|place| !seen.contains(place)).count() as u32,
+        false => complete.saturating_sub(end) + u32::from(last && complete >= end),
+    };
     Ok((chunks.into_iter().map(|holder| holder.chunk).collect(), content))
+}
+
+/// Places of a chunk by their first records.
+struct ByRecord {
+    /// A block of the pair lies there.
+    found: Vec<u32>,
+    /// The record can be read.
+    seen: Vec<u32>,
 }
 
 /// Of these places those whose record says that a block of this pair lies there. Of a chunk whose first
@@ -627,8 +669,8 @@ async fn blocks_by_record(
     grid: Grid,
     id: u64,
     which: Vec<u32>,
-) -> Vec<u32> {
-    let mut found = Vec::new();
+) -> ByRecord {
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
     for some in which.chunks(VECTOR_MAX) {
         let mut left = some.to_vec();
         for _ in 0..=RETRIES {
@@ -638,11 +680,14 @@ async fn blocks_by_record(
             let done = flash.read(cx, &addrs, &mut [], (0, false), &mut oob, Cause::Log).await;
             let mut again = Vec::new();
             for (k, i) in left.iter().enumerate() {
+                if !done.status(k).is_ok() {
+                    again.push(*i);
+                    continue;
+                }
+                seen.push(*i);
                 let (lba, stamp, _) = Oob::decode_raw(&oob[k]);
-                match done.status(k).is_ok() {
-                    true if (lba, stamp) == (LBA_LOG, id) => found.push(*i),
-                    true => {}
-                    false => again.push(*i),
+                if (lba, stamp) == (LBA_LOG, id) {
+                    found.push(*i);
                 }
             }
             left = again;
@@ -652,17 +697,21 @@ async fn blocks_by_record(
         }
     }
     found.sort_unstable();
-    found
+    ByRecord { found, seen }
 }
 
-/// Blocks of a chunk as they are read, and which of them are padding that a mount wrote.
+/// The first sector of a place could be read: does it hold a mount's padding?
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct IsPadding(bool);
+
+/// Blocks of a chunk as they are read, and of which of them the first sector could be read.
 async fn read_blocks(
     flash: &Flash,
     cx: &Cx,
     chunk: u32,
     grid: Grid,
     which: &[u32],
-) -> (Vec<u8>, Vec<bool>) {
+) -> (Vec<u8>, Vec<Option<IsPadding>>) {
     // A block that takes several places may be longer than a vector.
     let parts = |i: &u32| {
         let (from, end) = (i * grid.room, i * grid.room + grid.sectors);
@@ -674,18 +723,19 @@ async fn read_blocks(
         .flat_map(|(at, n)| flash.addresses(chunk, at, n as usize).into_iter().take(n as usize))
         .collect();
     let mut bytes = vec![0; addrs.len() * SECTOR_BYTES];
-    let mut pads = Vec::new();
+    let mut firsts = Vec::new();
     for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))
     {
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
         let done = flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob, Cause::Log).await;
         let sectors = bytes.chunks(SECTOR_BYTES).zip(&oob).enumerate();
-        pads.extend(sectors.map(|(i, (content, oob))| {
-            done.status(i).is_ok() && Oob::verify_for(oob, LBA_PADDING, content)
+        firsts.extend(sectors.map(|(i, (content, oob))| {
+            let is_padding = || IsPadding(Oob::verify_for(oob, LBA_PADDING, content));
+            done.status(i).is_ok().then(is_padding)
         }));
     }
     // By its first sector.
-    (bytes, pads.into_iter().step_by(grid.sectors as usize).collect())
+    (bytes, firsts.into_iter().step_by(grid.sectors as usize).collect())
 }
 
 /// A block of this pair; `None` when it is none, or has no intact record.

@@ -118,15 +118,35 @@ impl Survey {
     pub(super) async fn doubt(&self, cx: &Cx, firsts: &mut Firsts) {
         let pu = |first: &First| first.chunk / self.shape.chunks_per_pu;
         let is_log = |first: &&First| matches!(first.lba, LBA_LOG | LBA_ANCHOR);
-        let log: Vec<u32> = firsts.read.iter().filter(is_log).map(|f| f.chunk).collect();
-        let now = self.firsts_of(cx, &log).await;
+        let mut now = self.firsts_of(cx, &chunks_of(firsts.read.iter().filter(is_log))).await;
         let is_gone = |f: &&First| is_log(f) && !now.contains_key(&f.chunk);
         let pus: BTreeSet<u32> = firsts.read.iter().filter(is_gone).map(pu).collect();
+        let is_doubted = |f: &&First| !is_log(f) && pus.contains(&pu(f));
+        let doubted = chunks_of(firsts.read.iter().filter(is_doubted));
+        now.extend(self.firsts_of(cx, &doubted).await);
+        let is_read = |f: &First| !pus.contains(&pu(f)) || now.contains_key(&f.chunk);
         let read = std::mem::take(&mut firsts.read).into_iter();
-        let (doubted, kept): (Vec<First>, _) = read.partition(|first| pus.contains(&pu(first)));
-        firsts.read = kept;
-        firsts.unread.extend(doubted.iter().map(|first| first.chunk));
-        self.read_unread(cx, firsts).await;
+        let (read, gone): (Vec<First>, Vec<First>) = read.partition(is_read);
+        firsts.read = read;
+        firsts.unread.extend(chunks_of(&gone));
+    }
+
+    /// True if something can be read now in other chunks of the PUs of each of `chunks`.
+    pub(super) async fn gives_back(
+        &self,
+        cx: &Cx,
+        firsts: &[First],
+        chunks: &BTreeSet<u32>,
+    ) -> bool {
+        let pu = |chunk: u32| chunk / self.shape.chunks_per_pu;
+        for chunk in chunks.iter().filter(|chunk| self.is_written(**chunk)) {
+            let is_other = |f: &&First| pu(f.chunk) == pu(*chunk) && !chunks.contains(&f.chunk);
+            let others = chunks_of(firsts.iter().filter(is_other).take(VECTOR_MAX));
+            if self.firsts_of(cx, &others).await.is_empty() {
+                return false;
+            }
+        }
+        true
     }
 
     /// The first records of some chunks, by chunk; what can't be read is left out.
@@ -191,6 +211,10 @@ impl Survey {
             self.padded += task.await;
         }
     }
+}
+
+fn chunks_of<'a>(firsts: impl IntoIterator<Item = &'a First>) -> Vec<u32> {
+    firsts.into_iter().map(|first| first.chunk).collect()
 }
 
 /// Sectors at the beginning of a chunk that one program can take along when the power cut tears it:

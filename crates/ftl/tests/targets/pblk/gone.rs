@@ -429,7 +429,9 @@ fn two_pus_that_can_not_be_read_are_refused() {
             let before = medium.ssd.counters();
             for accept_lost in [false, true, false] {
                 let error = medium.refused(options(|o| o.accept_lost = accept_lost));
-                assert!(matches!(error, MountError::Unknown { .. }), "{error}");
+                // The newest pair may have been seen by a record in another one.
+                let is_known = matches!(error, MountError::Unknown { .. } | MountError::Damaged(_));
+                assert!(is_known, "{error}");
             }
             let after = medium.ssd.counters();
             let pads = Cause::PaddingGc as usize;
@@ -450,11 +452,7 @@ fn two_pus_that_can_not_be_read_are_refused() {
 #[test]
 fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     for rounds in 0..8 {
-        let bench = lived(&pblk(), 20);
-        for i in 0..rounds {
-            bench.discard(USED + i, 1);
-            bench.flush();
-        }
+        let bench = lived(&pblk(), 4 + 2 * rounds);
         for i in 0..4 {
             bench.discard(10 + i, 1);
             bench.flush();
@@ -466,10 +464,13 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
         for block in log.iter().filter(|block| block.segment == newest) {
             blocks.entry(block.first_sequence).or_default().push(block.at);
         }
-        let last: Vec<Vec<Spot>> = blocks.into_values().rev().take(2).collect();
-        if last.len() < 2 {
+        if blocks.len() < 2 {
             continue;
         }
+        // The one block that says that its pair is complete is missed as well.
+        let is_complete = medium.newest_anchor().current.id > newest;
+        let lost = if is_complete { 1 } else { 2 };
+        let last: Vec<Vec<Spot>> = blocks.into_values().rev().take(lost).collect();
         medium.wreck(last.concat());
         for _ in 0..2 {
             let error = medium.refused(MountOptions::default());
