@@ -130,14 +130,16 @@ impl DriveFtl {
         {
             let mut c = self.controller.lock();
             c.map.prefetch(lba);
-            c.hosts_wait += 1;
+            c.hosts_wait.push(sectors);
             if !self.capacitors && !mutant!("kit.waits-without-verdict") {
                 // That somebody waits may be what a verdict for want of room was waiting for.
                 self.go_on(cx, c, None, Room::default());
             }
         }
         self.room.acquire(cx, sectors as u64).await;
-        self.controller.lock().hosts_wait -= 1;
+        let waits = &mut self.controller.lock().hosts_wait;
+        let at = waits.iter().position(|n| *n == sectors);
+        waits.swap_remove(at.expect("it waited"));
     }
 
     /// Forgets `sectors` sectors from `lba`.

@@ -870,11 +870,12 @@ impl Controller {
         let moving = self.moving();
         let denied = !self.place.host_may_go_on(MAIN, moving) && self.place.is_host_denied(MAIN);
         let over = denied && self.is_gc_over();
-        // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
+        // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard. A
+        // rest of the SLC buffer is no hope for a write that it can't hold.
         let host = match over && self.phase == Phase::Running {
             true if mutant!("kit.waiter-waits-on") => false,
-            true if self.room_in_buffer() > 0 => false,
-            true => self.hosts_wait > 0 || mutant!("kit.verdict-without-waiter"),
+            true if mutant!("kit.verdict-without-waiter") => true,
+            true => !self.hosts_get_room(),
             false => self.is_unit_due(Kind::User, MAIN) || self.is_unit_due(Kind::Journal, MAIN),
         };
         let gc = self.is_unit_due(Kind::Gc, MAIN) || self.is_unit_due(Kind::Wrap, MAIN);
@@ -894,7 +895,7 @@ impl Controller {
         let next = next && self.has_time_for_erases() && self.wants_barrier();
         let erases = self.place.has_erase(self.barriers_done()) || next;
         // Who waits keeps the host from being idle, and a victim of the buffer resting.
-        let waits = self.hosts_wait > 0 || self.barrier_is_active();
+        let waits = !self.hosts_wait.is_empty() || self.barrier_is_active();
         let waits = waits && !mutant!("kit.resting-victim-is-hope");
         let rests = |victim| waits && self.victim_rests(victim);
         // Without slots to read into no mover is called, whatever there is to collect.

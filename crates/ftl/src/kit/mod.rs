@@ -189,8 +189,8 @@ struct Controller {
     recovery: Option<Recovery>,
     phase: Phase,
     read_only: Option<&'static str>,
-    /// Writes of the host that wait for room in the buffer.
-    hosts_wait: u32,
+    /// How many sectors each write of the host is that waits for room in the buffer.
+    hosts_wait: Vec<u32>,
     /// Waiting writers have been told.
     told: bool,
     stats: DriveStats,
@@ -472,7 +472,7 @@ impl Parts {
             recovery: None,
             phase: Phase::Running,
             read_only: None,
-            hosts_wait: 0,
+            hosts_wait: Vec::new(),
             told: false,
             stats: DriveStats::default(),
             place,
@@ -564,7 +564,7 @@ impl Controller {
         let pools = self.place.standing(self.moving());
         let gc = self.gc.standing();
         let barrier = self.barrier_is_active();
-        let (hosts, room) = (self.hosts_wait, self.buffer.gc_room());
+        let (hosts, room) = (self.hosts_wait.len(), self.buffer.gc_room());
         let jobs = self.workers.iter().filter(|w| w.is_at_work()).count();
         format!(
             "waiting, covered {waiting:?}, barrier {barrier}, hosts that wait {hosts}, units under way {jobs}, \

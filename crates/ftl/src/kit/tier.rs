@@ -257,7 +257,7 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
             }
             let any = c.place.greediest(BUFFER).is_some();
             // Who waits for room or for a flush has not gone away.
-            let busy = c.hosts_wait > 0 || c.barrier_is_active();
+            let busy = !c.hosts_wait.is_empty() || c.barrier_is_active();
             let Some(tier) = &mut c.tier else {
                 return Poll::Ready(false);
             };

@@ -257,6 +257,12 @@ found! {
     /// A flush that the host did not sync left others waiting.
     found_flushes_that_wait_for_a_failing_host: "pftl-image-trouble",
         [30_070_771_203, Plan { effort: 25, ..aimed(9) }];
+    /// A die died, and GC was over. The SLC buffer had less room than a write that waited.
+    found_a_write_larger_than_the_rest_of_the_buffer: "slc-tlc-vanish",
+        [4_397_967_338, aimed(5)];
+    /// The same where flushes leave records.
+    found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
+        [4_303_067_412, aimed(5)];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener
