@@ -263,6 +263,10 @@ found! {
     /// The same where flushes leave records.
     found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
         [4_303_067_412, aimed(5)];
+    /// A full disk took no anchor in full chunks. The next anchor went to a place behind one that
+    /// was never written.
+    found_an_anchor_behind_a_failed_one: "pblk-image-trouble",
+        [8_100_083, cut_at(1, &[6_245_761, 0])];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener

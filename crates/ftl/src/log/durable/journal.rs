@@ -608,6 +608,10 @@ impl HostFtl {
     /// time; where their chunks are full one is erased and written after the other, so that one is whole
     /// at any moment.
     async fn write_anchor(&self, cx: &Cx, afresh: bool) -> BlockResult {
+        // Where an attempt has failed for good, nobody knows how far its chunks are written.
+        if !mutant!("log.anchor-after-giving-up") {
+            self.check_writable()?;
+        }
         let (anchor, chunks, cursor) = {
             let mut s = self.journal.locked();
             s.anchor_counter += u64::from(!mutant!("log.anchor-counter-stands"));
