@@ -563,7 +563,7 @@ impl Controller {
             Kind::ALL.map(|kind| (self.buffer.waiting(kind), self.buffer.covered_waiting(kind)));
         let pools = self.place.standing(self.moving());
         let gc = self.gc.standing();
-        let barrier = self.barrier_is_active();
+        let barrier = self.barrier_standing();
         let (hosts, room) = (self.hosts_wait.len(), self.buffer.gc_room());
         let jobs = self.workers.iter().filter(|w| w.is_at_work()).count();
         format!(

@@ -746,6 +746,14 @@ impl Controller {
         self.next_held()?.apart_from.filter(|_| !mutant!("kit.notes-on-one-die"))
     }
 
+    /// Whether a barrier is under way, and the pages that it holds, for who looks at a hang.
+    pub(super) fn barrier_standing(&self) -> String {
+        let b = &self.barriers;
+        let held = b.held.iter().map(|h| (h.page & !SECOND, h.sent, h.apart_from, h.in_vain));
+        let held: Vec<_> = held.take(8).collect();
+        format!("{} (pages go {}, first held {held:?})", b.active, b.pages_go)
+    }
+
     /// Pages of a barrier wait for a program.
     pub(super) fn held_pages_wait(&self) -> bool {
         self.next_held().is_some()
