@@ -263,9 +263,6 @@ found! {
     /// The same where flushes leave records.
     found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
         [4_303_067_412, aimed(5)];
-    /// The line of the second copy of a page of counts was erased, and the PU of the first one could
-    /// not be read: nothing said that what it held was flushed.
-    found_counts_whose_second_copy_was_erased: "pftl-vanish", [4_303_067_320, aimed(2)];
     /// A full disk took no anchor in full chunks. The next anchor went to a place behind one that
     /// was never written.
     found_an_anchor_behind_a_failed_one: "pblk-image-trouble",
