@@ -254,6 +254,8 @@ found! {
     /// GC moved sectors to a PU whose reads failed, and away again.
     found_a_sector_lost_on_its_way: "pftl-vanish",
         [8_590_784_814, aimed(2)], [8_591_934_912, Plan { effort: 50, ..aimed(3) }];
+    /// The notes on the PU that can't be read were the only ones.
+    found_notes_on_one_pu: "pftl-vanish", [18_109_869_237, Plan { effort: 5, ..aimed(2) }];
     /// A flush that the host did not sync left others waiting.
     found_flushes_that_wait_for_a_failing_host: "pftl-image-trouble",
         [30_070_771_203, Plan { effort: 25, ..aimed(9) }];
