@@ -347,14 +347,15 @@ impl DriveFtl {
 
     async fn end(&self, cx: &Cx) {
         self.flush_device(cx).await;
-        let mut c = self.controller.lock();
-        c.phase = Phase::Stopped;
-        c.wake_workers(cx);
-        c.wake_gc(cx);
-        c.call_syncer(cx);
-        c.call_idler(cx);
-        c.wake_mappers(cx);
-        drop(c);
+        {
+            let mut c = self.controller.lock();
+            c.phase = Phase::Stopped;
+            c.wake_workers(cx);
+            c.wake_gc(cx);
+            c.call_syncer(cx);
+            c.call_idler(cx);
+            c.wake_mappers(cx);
+        }
         self.settled.wake(cx);
         // A barrier of the stop may have brought GC to work again.
         self.settled.wait(cx, || self.controller.lock().has_ended()).await;

@@ -625,8 +625,8 @@ async fn read_pair(
     let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
     let count = |holder: &Holder| grid.blocks(holder.pointer);
     let complete = counts.map(count).min().unwrap_or(0).min(padding);
-    let end = flash.geo.sectors_per_chunk() as u32;
-    content.is_full = seen.is_empty() && chunks.iter().all(|holder| holder.pointer >= end);
+    let full = flash.geo.sectors_per_chunk();
+    content.is_full = seen.is_empty() && chunks.iter().all(|holder| holder.pointer >= full);
     chunks.retain(|holder| holder.is_sure);
     let (mut ended, mut behind) = (false, 0);
     for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {
