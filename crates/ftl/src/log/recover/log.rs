@@ -14,7 +14,7 @@ use crate::patience::read_again;
 use flashlane_base::mutant;
 use flashlane_ocssd::device::ChunkState;
 use flashlane_rt::Cx;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Written chunks that no record accounts for and whose first record can't be read.
 #[derive(Default)]
@@ -55,11 +55,11 @@ impl Hidden {
         }
         let pu = |chunk: u32| chunk / per_pu;
         let heard: BTreeSet<u32> = firsts.read.iter().map(|first| pu(first.chunk)).collect();
-        // Of a PU that gives nothing back no chunk tells whether its own erase was cut.
-        let is_alone =
-            |chunk: u32| firsts.unread.iter().filter(|c| pu(**c) == pu(chunk)).count() == 1;
-        let is_silent = |chunk: u32| {
-            !heard.contains(&pu(chunk)) && !is_alone(chunk) && !mutant!("log.silent-pu-is-erased")
+        let mut unread: BTreeMap<u32, u32> = BTreeMap::new();
+        firsts.unread.iter().for_each(|chunk| *unread.entry(pu(*chunk)).or_default() += 1);
+        // A PU of which no chunk can be read does not tell whether the erase of one was cut.
+        let is_silent = |pu: u32| {
+            !heard.contains(&pu) && unread[&pu] > 1 && !mutant!("log.silent-pu-is-erased")
         };
         for chunk in firsts.unread.iter().copied() {
             let info = &survey.chunks[chunk as usize];
@@ -69,7 +69,7 @@ impl Hidden {
             // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and
             // nothing is acknowledged in a full pair before an anchor names the next one.
             let is_early = is_open && info.write_pointer <= survey.shape.window;
-            let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(chunk);
+            let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(pu(chunk));
             let is_dead = dead.contains(&pu(chunk));
             if is_known || is_early || is_full || is_dead {
                 continue;
