@@ -189,7 +189,7 @@ struct Controller {
     recovery: Option<Recovery>,
     phase: Phase,
     read_only: Option<&'static str>,
-    /// How many sectors each write of the host is that waits for room in the buffer.
+    /// The sizes, in sectors, of the host's writes that wait for room in the buffer.
     hosts_wait: Vec<u32>,
     /// Waiting writers have been told.
     told: bool,

@@ -132,7 +132,8 @@ impl Stamps {
         &mut self.pages[page as usize].before
     }
 
-    /// Marks all stamps of this page that nobody has set as unknown: none of its copies can be read.
+    /// No copy of this page can be read: its stamps are unknown, but for those that this life has
+    /// set.
     pub(super) fn give_up(&mut self, page: u32) {
         let page = &mut self.pages[page as usize];
         page.stamps.get_or_insert_with(|| blank(true));

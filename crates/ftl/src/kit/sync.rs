@@ -43,8 +43,8 @@ use crate::patience::read_again;
 /// In a unit's list of pages: this is the second copy.
 pub(super) const SECOND: u32 = 1 << 31;
 
-/// If so many pages of stamps have changed, the device asks for a barrier that writes them: a barrier
-/// holds them all in memory, 4 KiB each.
+/// The device asks for a barrier that writes the changed pages of stamps when there are so many: a
+/// barrier holds them all in memory, 4 KiB each.
 const BEHIND_MOST: u32 = 2048;
 
 /// How long a barrier waits whose pages of stamps found no place on a second PU: an erase takes as
@@ -90,8 +90,8 @@ pub(super) struct Barriers {
     done: u64,
     /// Number of the last barrier whose pages of stamps are on two PUs: flushes wait for it.
     kept: u64,
-    /// In this barrier some page of stamps got no copies on two PUs: both were programmed on one PU,
-    /// or one was lost.
+    /// This barrier has left a page of stamps without copies on two PUs: it programmed both on one
+    /// PU, or one copy was lost.
     pub(super) lacks_second: bool,
     /// How many of the last barriers in a row ended with `lacks_second`.
     in_vain: u32,
@@ -107,7 +107,7 @@ pub(super) struct Barriers {
     withheld: u32,
     /// Room that it has got as far as the SLC buffer has some, and has not used yet.
     granted: u32,
-    /// Room that nobody has put sectors into and that is not withheld.
+    /// Room for sectors of the host that no write has taken and that nothing withholds.
     free: u32,
     syncer: Option<Waiter>,
     /// Sectors of the host that the buffer holds at most.
@@ -637,8 +637,9 @@ impl Controller {
         self.barriers.free = self.barriers.free.saturating_sub(sectors);
     }
 
-    /// Each writer that waits has its room, or gets it from the next call of [`Controller::ration`].
-    /// Without that the largest one waits for ever when GC is over, and all that come behind it.
+    /// True if the largest write that waits has its room, or the next call of
+    /// [`Controller::ration`] gives it some. If this is false and GC is over, that write would wait
+    /// for ever, and so would all writes after it.
     pub(super) fn hosts_get_room(&self) -> bool {
         let Barriers { withheld, granted, free, .. } = self.barriers;
         let left = self.room_in_buffer();

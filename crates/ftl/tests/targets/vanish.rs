@@ -372,8 +372,8 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
     }
 }
 
-/// No chunk has more units than cut mounts may have torn, and two PUs can't be read: that is a loss,
-/// as often as it is tried.
+/// Two PUs can't be read, and no chunk has more units than cut mounts may have torn. Each mount calls
+/// that a loss.
 #[test]
 fn chunks_of_three_units_are_not_torn_as_a_whole() {
     let mut drive = block_ssd("block, short chunks", 0);
@@ -826,7 +826,8 @@ fn a_host_that_takes_no_padding_refuses_a_mount() {
     }
 }
 
-/// For each sector the versions that it may have, 0 for zeros: the flushed one and all younger ones.
+/// For each sector the versions that a read may give: the flushed one and all younger ones. 0 is
+/// zeros.
 type Book = Vec<Vec<u64>>;
 
 /// A device that loses its power while the host writes at random: in its first life, or in the life

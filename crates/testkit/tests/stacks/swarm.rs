@@ -214,7 +214,8 @@ found! {
     /// A chunk was filled before its erase, and two units of the padding failed in a row.
     found_fillings_that_failed: "pftl-faults",
         [12_885_631_932, Plan { effort: 2, ..aimed(4) }];
-    /// A chunk was filled before its erase. Two units of the padding failed, and a cut tore the next.
+    /// GC filled a chunk before its erase. Two units of the padding failed, and a power cut tore
+    /// the next one.
     found_fillings_that_failed_before_a_torn_one: "slc-tlc-faults",
         [21_475_566_944, Plan { effort: 20, ..aimed(6) }];
     /// A chunk that the log's anchor names held a younger pair, which only padding showed.
@@ -230,8 +231,8 @@ found! {
     /// The same in pblk.
     found_a_pair_that_fails_while_it_is_read: "pblk-vanish",
         [9_489_935_075, Plan { effort: 25, ..aimed(6) }];
-    /// Programs were under way when a device stopped behind a barrier, and failed after that: the
-    /// counters had them.
+    /// A device stopped while programs were under way. They failed after that, and its counters
+    /// still had them.
     found_a_stop_beside_programs: "slc-tlc-vanish",
         [2_000_707, cut_at(1, &[8_695_520])], [6_000_247, cut_at(1, &[0])],
         [12_890_902_247, Plan { effort: 50, ..aimed(1) }];
@@ -244,7 +245,8 @@ found! {
     /// took both units for torn.
     found_a_proof_taken_for_a_torn_unit: "slc-tlc-vanish",
         [6_000_144, cut_at(1, &[2_140_481, 1])], [6_000_427, cut_at(1, &[2_944_800])];
-    /// A mount programmed padding behind a torn unit. The device closed the chunk early.
+    /// A mount programmed padding after a torn unit as a proof. That program failed, so the device
+    /// closed the chunk early, and the next mount gave another answer.
     found_a_proof_that_closed_a_chunk: "slc-tlc-faults",
         [730_280, cut_at(1, &[9_262_352])], [850_079, aimed(6)];
     /// Two cuts tore a unit each in most chunks of the first line. Only the last unit of a chunk
@@ -265,8 +267,8 @@ found! {
     /// The same where flushes leave records.
     found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
         [4_303_067_412, aimed(5)];
-    /// A full disk took no anchor in full chunks. The next anchor went to a place behind one that
-    /// was never written.
+    /// The host's disk was full, and an erased chunk took no anchor. The target gave up, but wrote
+    /// another anchor at a place that the chunk's write pointer had not reached.
     found_an_anchor_behind_a_failed_one: "pblk-image-trouble",
         [8_100_083, cut_at(1, &[6_245_761, 0])];
 }

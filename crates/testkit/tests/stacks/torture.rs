@@ -100,7 +100,8 @@ fn file_systems_that_are_open_are_functions_of_their_seed() {
     }
 }
 
-/// Each stack whose units are to vanish, or whose host's disk is to fail, loses some in a short run.
+/// In a short run each `-vanish` stack loses units, and each `-trouble` stack meets faults of the
+/// host's disk.
 #[test]
 fn stacks_of_which_units_vanish_lose_some() {
     let all = STACKS.iter().filter(|s| s.name.ends_with("-vanish") || s.name.ends_with("-trouble"));

@@ -3,8 +3,8 @@
 //! Owns: [`Mount::find_blind`], the proof that a chunk with unreadable sectors can be read.
 //! Promises: a unit counts as torn only in a chunk from which this mount could read something
 //! *after* the unit's last read had failed, or which the device had closed early; where nothing was
-//! readable a unit of padding is programmed behind, and read. A mount that is refused leaves the
-//! next one with the same answer. Never: judges a unit.
+//! readable this mount programs a unit of padding after the last one and reads that. After a
+//! refused mount the next one comes to the same answer. Never: judges a unit.
 //!
 //! A torn program and a flushed unit that can't be read look the same. But a torn program harms one
 //! unit, and what fails for a die, a chunk or a while hits all that the chunk has.
@@ -130,8 +130,9 @@ impl Mount<'_> {
             let info = self.chunks[at];
             let from = info.write_pointer;
             let end = from + region.unit;
-            // A chunk that is full looks like one whose erase was torn, but where there are no notes
-            // nothing in the native mode was erased. A short one has no unit to spare.
+            // A full chunk looks like one whose erase was torn. So a probe fills only a short
+            // chunk, which has no unit to spare, and, if there are no notes, one in the native
+            // mode: nothing there was erased yet.
             let full = region.chunk_sectors;
             let is_short = full <= RUN_ALONE * region.unit;
             let last = is_short || unnoted && !self.layout.is_slc(*line);

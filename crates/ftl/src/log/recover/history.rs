@@ -97,9 +97,10 @@ struct Content {
     generation: u32,
     /// Something intact follows a block that neither copy has.
     gap: bool,
-    /// Blocks behind the last one that both copies were written with, and neither gives; places of
-    /// which nothing can be read, if there is no block. The last of them may have been in flight
-    /// when the power went; the others were complete.
+    /// The number of blocks after the last readable one that were written to both copies and that
+    /// neither copy gives back. If the pair gives no block at all: the number of places of which
+    /// nothing can be read. The last one may have been in flight when the power went; the others
+    /// were complete.
     unread: u32,
     /// Its chunks are full, and nothing of them can be read.
     is_full: bool,
@@ -182,8 +183,8 @@ pub(super) async fn read(
                 }
             }
             if range.contains(&id) && !mutant!("log.lost-pair-is-empty") {
-                // The cut may have met the erase of the newest pair; a torn part of a first block may
-                // have taken page pairs of the same block along.
+                // The power may have failed while the newest pair was erased. A torn part of a
+                // first block may have taken page pairs of the same block along.
                 let may_be_erased = content.is_full && id == *range.end();
                 let none = match content.blocks.is_empty() {
                     _ if may_be_erased && survey.gives_back(cx, firsts, &places[&id]).await => {
@@ -263,10 +264,10 @@ impl History {
         self.parts.push(Part { pair, first_sequence: first });
     }
 
-    /// Is what can't be read at the log's end no more than the one block that was in flight, in each
-    /// pair from the last one that gives any? `unread`: blocks that can't be read at the end of each
-    /// pair. `current`: the pair that the newest anchor names, which is empty only where the one
-    /// before it is complete.
+    /// Notes damage if more than the block that was in flight is missing at the log's end, in the
+    /// last pair that gives a block or in a younger one. `unread`: for each pair the blocks at its
+    /// end that can't be read. `current`: the pair that the newest anchor names; it is empty only if
+    /// the pair before it is complete.
     fn check_end(&mut self, unread: &BTreeMap<u64, u32>, current: u64) {
         let last = self.parts.last().map_or(0, |part| part.pair.id);
         let unread = unread.range(last..).map(|(_, blocks)| *blocks).max().unwrap_or(0);
@@ -439,9 +440,9 @@ struct Holder {
     is_sure: bool,
 }
 
-/// Reads pairs, all at a time: each with the chunks that hold it; and the first records of all these
-/// chunks, of which padding may have shown that they hold another pair. `range`: the pairs that the
-/// anchor names. First one copy of each is made readable to its end, and the others only where that
+/// Reads pairs, all at a time. Returns each with the chunks that hold it, and the first records of
+/// all these chunks: padding may have shown that one holds another pair. `range`: the pairs that
+/// the anchor names. First one copy of each is made readable to its end, and the others only where that
 /// one does not give all: a power cut tears the padding of one copy at most, so that a block that
 /// neither gives was never complete.
 async fn read_pairs(
@@ -700,11 +701,12 @@ async fn blocks_by_record(
     ByRecord { found, seen }
 }
 
-/// The first sector of a place could be read: does it hold a mount's padding?
+/// Whether a place holds a mount's padding, if its first sector could be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct IsPadding(bool);
 
-/// Blocks of a chunk as they are read, and of which of them the first sector could be read.
+/// Reads blocks of a chunk. Returns their bytes, and for each block whose first sector could be
+/// read whether it is a mount's padding.
 async fn read_blocks(
     flash: &Flash,
     cx: &Cx,

@@ -57,7 +57,7 @@ impl Hidden {
         let heard: BTreeSet<u32> = firsts.read.iter().map(|first| pu(first.chunk)).collect();
         let mut unread: BTreeMap<u32, u32> = BTreeMap::new();
         firsts.unread.iter().for_each(|chunk| *unread.entry(pu(*chunk)).or_default() += 1);
-        // A PU of which no chunk can be read does not tell whether the erase of one was cut.
+        // If no chunk of a PU can be read, a cut erase of one chunk is not the reason.
         let is_silent = |pu: u32| {
             !heard.contains(&pu) && unread[&pu] > 1 && !mutant!("log.silent-pu-is-erased")
         };

@@ -113,8 +113,9 @@ impl Survey {
         firsts.read.sort_by_key(|first| first.chunk);
     }
 
-    /// Takes first records for unread that can't be read any more, of PUs where that holds of one
-    /// of the log or of anchors: what else those chunks hold could not be read either.
+    /// Reads the first records of the log and of anchors once more. If one fails now, all chunks
+    /// of its PU are tried, and those that fail count as unread: the mount could not read what else
+    /// they hold.
     pub(super) async fn doubt(&self, cx: &Cx, firsts: &mut Firsts) {
         let pu = |first: &First| first.chunk / self.shape.chunks_per_pu;
         let is_log = |first: &&First| matches!(first.lba, LBA_LOG | LBA_ANCHOR);

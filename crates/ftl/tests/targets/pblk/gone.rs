@@ -429,7 +429,7 @@ fn two_pus_that_can_not_be_read_are_refused() {
             let before = medium.ssd.counters();
             for accept_lost in [false, true, false] {
                 let error = medium.refused(options(|o| o.accept_lost = accept_lost));
-                // The newest pair may have been seen by a record in another one.
+                // If the anchor can be read, the mount misses blocks of the pair that it names.
                 let is_known = matches!(error, MountError::Unknown { .. } | MountError::Damaged(_));
                 assert!(is_known, "{error}");
             }
