@@ -199,9 +199,9 @@ impl Controller {
         let (page, is_second) = (page & !SECOND, page & SECOND != 0);
         let is_stamps = self.pages.is_stamps(page);
         let before = match is_second {
-            true if is_stamps => self.pages.set_second(page, at),
-            // A second copy of notes is garbage at once: newer notes are written before its erase.
-            true => return,
+            // Without it notes would be on one PU when its line is erased.
+            true if !is_stamps && mutant!("kit.second-notes-garbage") => return,
+            true => self.pages.set_second(page, at),
             false => self.pages.landed(page, at),
         };
         match is_stamps {

@@ -274,7 +274,12 @@ impl DriveFtl {
         c.call_mappers(cx);
         let mut user = room.user;
         if !self.capacitors {
+            let denied = c.place.is_host_denied(MAIN);
             user = c.ration(user);
+            if denied && !c.place.is_host_denied(MAIN) && !mutant!("kit.room-for-host-untold") {
+                // What waits was not given out because the host had no room: now it has some.
+                c.dispatch(cx, me);
+            }
             c.ask_for_erases(cx);
             c.ask_for_records(cx);
         }

@@ -32,7 +32,8 @@
 //! or noted as lost. So a mount tells a chunk that was bad before from one that held data and is
 //! offline now. Chunks are counted by chunk number and position in the stripe. Notes are for a
 //! device without capacitors: a dump says as much. A page of them is programmed twice, on two PUs
-//! where there are two: one of them may be on the die that is dead.
+//! where there are two: one of them may be on the die that is dead. Both copies are kept: before
+//! the line of one is erased, both are written anew.
 //!
 //! **Counts** are notes as well, behind the others. They say how often each chunk that is the only
 //! good one of its line had been erased, as a tag (`witness.rs`): in other lines the records of the
@@ -40,7 +41,7 @@
 //! they were written, so they are durable before anything in that chunk is. 0: nobody knows.
 //!
 //! **Stamps** say which version of each logical sector counts (`stamps.rs`), on a device whose
-//! flushes leave records. They are programmed twice, as notes are, and both copies are kept.
+//! flushes leave records. They are programmed twice and kept, as notes are.
 
 use super::STAMP_LAST;
 use super::buffer::NIL;
@@ -96,6 +97,8 @@ pub(super) struct Pages {
     notes_from: u32,
     /// A bit per chunk, as the newest page of notes says: nothing in it is missed.
     notes: Vec<u64>,
+    /// Where the second copy lies of each page of notes, those of counts included.
+    second_notes: Vec<Option<u32>>,
     /// First page of counts.
     counts_from: u32,
     /// First page of stamps, the last kind.
@@ -137,6 +140,7 @@ impl Pages {
             notes_from: trims + voids,
             notes: vec![0; chunks.div_ceil(64) as usize],
             counts_from: trims + voids + notes,
+            second_notes: vec![None; (notes + counts) as usize],
             stamps_from: trims + voids + notes + counts,
             stamps,
             tags: vec![0; chunks as usize],
@@ -430,21 +434,35 @@ impl Pages {
         self.stamps.made(page - self.stamps_from);
     }
 
-    /// Where the second copy of a page of stamps lies.
+    /// Where the second copy of a page lies: of stamps, or of notes that this life has written.
     pub(super) fn second(&self, page: u32) -> Option<u32> {
-        self.stamps.second(page.checked_sub(self.stamps_from)?)
+        match page.checked_sub(self.stamps_from) {
+            Some(stamps) => self.stamps.second(stamps),
+            None => self.second_notes[page.checked_sub(self.notes_from)? as usize],
+        }
     }
 
-    /// All copies of pages of stamps beside the first ones that count: (page, place).
+    /// All copies of pages beside the first ones that count: (page, place).
     pub(super) fn seconds(&self) -> impl Iterator<Item = (u32, u32)> {
         let before = |page: u32| self.stamps.before(page - self.stamps_from).iter().copied();
-        let copies = move |page: u32| self.second(page).into_iter().chain(before(page));
-        self.all_stamps().flat_map(move |page| copies(page).map(move |at| (page, at)))
+        let stamps = self.all_stamps().flat_map(move |page| before(page).map(move |at| (page, at)));
+        let second = |page: u32| Some((page, self.second(page)?));
+        (self.notes_from..self.count()).filter_map(second).chain(stamps)
     }
 
-    /// The second copy of a page of stamps lies at `at`. Returns where the one before lay.
+    /// The second copy of a page lies at `at`. Returns where the one before lay.
     pub(super) fn set_second(&mut self, page: u32, at: u32) -> Option<u32> {
-        self.stamps.set_second(page - self.stamps_from, Some(at))
+        self.replace_second(page, Some(at))
+    }
+
+    fn replace_second(&mut self, page: u32, at: Option<u32>) -> Option<u32> {
+        match page.checked_sub(self.stamps_from) {
+            Some(stamps) => self.stamps.set_second(stamps, at),
+            None => {
+                let second = &mut self.second_notes[(page - self.notes_from) as usize];
+                std::mem::replace(second, at)
+            }
+        }
     }
 
     /// A copy of a page of stamps was replaced, and counts until both copies of the new version are
@@ -525,7 +543,7 @@ impl Pages {
         if self.at(page) == Some(at) {
             self.states[page as usize].at = NIL;
         } else if self.second(page) == Some(at) {
-            self.stamps.set_second(page - self.stamps_from, None);
+            self.replace_second(page, None);
         } else if self.is_stamps(page) {
             self.stamps.before_mut(page - self.stamps_from).retain(|before| *before != at);
         }

@@ -267,6 +267,12 @@ found! {
     /// The same where flushes leave records.
     found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
         [4_303_067_412, aimed(5)];
+    /// A line was erased, and its room lifted the verdict that the host has none, but only after all
+    /// units had been given out. What a flush waited for stayed in the buffer.
+    found_room_for_a_host_that_nobody_told: "pftl-records", [18_109_869_245, aimed(1)];
+    /// The line of the second copy of a page of counts was erased, and the PU of the first one could
+    /// not be read: nothing said that what it held was flushed.
+    found_counts_whose_second_copy_was_erased: "pftl-vanish", [4_303_067_320, aimed(2)];
     /// The host's disk was full, and an erased chunk took no anchor. The target gave up, but wrote
     /// another anchor at a place that the chunk's write pointer had not reached.
     found_an_anchor_behind_a_failed_one: "pblk-image-trouble",
