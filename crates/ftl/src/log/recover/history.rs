@@ -47,9 +47,13 @@ pub(super) struct History {
     pub(super) parts: Vec<Part>,
     /// In order, without a gap.
     pub(super) entries: Vec<LogEntry>,
-    /// Chunks that hold anchors, and a counter that no anchor of before is above.
-    pub(super) anchors: Vec<u32>,
+    /// Chunks that are free once a newer anchor is durable: those that hold anchors, and those of
+    /// the pair that the newest one names if it gives no block.
+    pub(super) superseded: Vec<u32>,
+    /// No anchor of before has a counter above this.
     pub(super) anchor_counter: u64,
+    /// The pair that the newest anchor names.
+    pub(super) named: Option<SegmentPair>,
     /// A later minor version wrote here: nothing may be changed.
     pub(super) is_newer: bool,
     /// Something that must be there is missing.
@@ -102,8 +106,6 @@ struct Content {
     /// nothing can be read. The last one may have been in flight when the power went; the others
     /// were complete.
     unread: u32,
-    /// Its chunks are full, and nothing of them can be read.
-    is_full: bool,
     is_newer: bool,
 }
 
@@ -166,7 +168,9 @@ pub(super) async fn read(
     let mut unread: BTreeMap<u64, u32> = BTreeMap::new();
     loop {
         // All pairs at a time; then those that they say are before them, or in another chunk, too.
-        let new = places.iter().filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
+        // What the log does not need any more is not read.
+        let new = places.range(*range.start()..);
+        let new = new.filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
         let new: BTreeMap<u64, BTreeSet<u32>> = new.map(|(id, c)| (*id, c.clone())).collect();
         if new.is_empty() {
             break;
@@ -183,16 +187,8 @@ pub(super) async fn read(
                 }
             }
             if range.contains(&id) && !mutant!("log.lost-pair-is-empty") {
-                // The power may have failed while the newest pair was erased. A torn part of a
-                // first block may have taken page pairs of the same block along.
-                let may_be_erased = content.is_full && id == *range.end();
-                let none = match content.blocks.is_empty() {
-                    _ if may_be_erased && survey.gives_back(cx, firsts, &places[&id]).await => {
-                        content.unread
-                    }
-                    true => pairs,
-                    false => 0,
-                };
+                // A torn part of a first block may have taken page pairs of the same block along.
+                let none = if content.blocks.is_empty() { pairs } else { 0 };
                 unread.insert(id, content.unread.saturating_sub(none));
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
@@ -200,6 +196,17 @@ pub(super) async fn read(
             }
         }
         looked_at.extend(new);
+        // The last pair that gives a block names the next one, which may give none.
+        let last =
+            found.range(range.clone()).rev().find_map(|(_, (_, content))| content.blocks.last());
+        if let Some(Record::Segment { next }) =
+            last.and_then(|b| b.entries.last()).map(|e| &e.record)
+            && next.id < *range.end()
+            && !places.contains_key(&next.id)
+            && !mutant!("log.way-on-ignored")
+        {
+            places.entry(next.id).or_default().extend(next.chunks);
+        }
     }
     let generation = found.values().map(|(_, c)| c.generation).max().unwrap_or(0);
     let mut history = History {
@@ -209,7 +216,8 @@ pub(super) async fn read(
         last_line: last_line(cx, survey, firsts, uuid).await,
         parts: Vec::new(),
         entries: Vec::new(),
-        anchors: anchors.chunks,
+        superseded: anchors.chunks,
+        named: anchors.newest.map(|a| a.current),
         anchor_counter: anchors.newest.as_ref().map_or(0, |a| {
             a.counter + if mutant!("log.anchor-counters-close") { 0 } else { UNSEEN }
         }),
@@ -293,9 +301,14 @@ fn claim<'a>(
     places: &mut BTreeMap<u64, BTreeSet<u32>>,
     firsts: impl IntoIterator<Item = &'a First>,
 ) {
+    let mut youngest: BTreeMap<u32, u64> = BTreeMap::new();
+    for (id, chunks) in places.iter() {
+        youngest.extend(chunks.iter().map(|chunk| (*chunk, *id)));
+    }
     for First { chunk, stamp, .. } in firsts {
-        let younger = places.range(stamp + 1..).any(|(_, chunks)| chunks.contains(chunk));
-        if !younger || mutant!("log.given-up-pair-counts") {
+        let youngest = youngest.entry(*chunk).or_insert(*stamp);
+        if *youngest <= *stamp || mutant!("log.given-up-pair-counts") {
+            *youngest = *stamp;
             places.entry(*stamp).or_default().insert(*chunk);
         }
     }
@@ -626,8 +639,6 @@ async fn read_pair(
     let counts = chunks.iter().filter(|holder| holder.is_sure || !is_sure);
     let count = |holder: &Holder| grid.blocks(holder.pointer);
     let complete = counts.map(count).min().unwrap_or(0).min(padding);
-    let full = flash.geo.sectors_per_chunk();
-    content.is_full = seen.is_empty() && chunks.iter().all(|holder| holder.pointer >= full);
     chunks.retain(|holder| holder.is_sure);
     let (mut ended, mut behind) = (false, 0);
     for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {

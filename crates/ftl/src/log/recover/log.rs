@@ -143,10 +143,27 @@ async fn read_once(
     if !is_good && !mutant!("log.firsts-undoubted") {
         survey.doubt(cx, firsts).await;
     }
-    let history = history?;
+    let mut history = history?;
     let facts = Facts::of(&history, &survey.shape);
     let hidden = Hidden::of(cx, survey, firsts, Some((&history, &facts))).await;
+    hold_named_pair(survey, &mut history, &facts);
     Ok((history, facts, hidden))
+}
+
+/// Keeps the chunks of the pair that the newest anchor names until there is a newer anchor, if the
+/// pair gives no block. A mount that erased them before that and was cut would leave an anchor that
+/// names a pair of which nothing can be read: the same as a lost one.
+fn hold_named_pair(survey: &Survey, history: &mut History, facts: &Facts) {
+    if mutant!("log.named-pair-is-free") {
+        return;
+    }
+    let (meta, owners) = (metadata_chunks(history, facts), facts.owners());
+    let is_free = |c: &u32| {
+        let is_used = meta.contains(c) || owners.contains_key(c) || facts.retired.contains(c);
+        !is_used && !survey.is_offline(*c)
+    };
+    let chunks: BTreeSet<u32> = history.named.iter().flat_map(|pair| pair.chunks).collect();
+    history.superseded.extend(chunks.into_iter().filter(is_free));
 }
 
 /// Would the log be no other if all could be read? Not whether it is sound.

@@ -383,7 +383,7 @@ impl HostFtl {
             records.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>()
         };
         let tail = history.tail().map(records);
-        self.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
+        self.renew_log(cx, tail, std::mem::take(&mut history.superseded)).await?;
         self.pad_open_lines(cx, lines).await
     }
 
@@ -691,7 +691,7 @@ fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
     let pairs = history.parts.iter().flat_map(|part| part.pair.chunks);
     let named = if mutant!("log.checkpoints-unnamed") { 1 } else { 2 };
     let shards = facts.checkpoints.iter().take(named).flat_map(|c| c.chunks());
-    pairs.chain(history.anchors.iter().copied()).chain(shards).collect()
+    pairs.chain(history.superseded.iter().copied()).chain(shards).collect()
 }
 
 /// The lines of the log with how far their chunks had been written.

@@ -132,24 +132,6 @@ impl Survey {
         firsts.unread.extend(chunks_of(&gone));
     }
 
-    /// True if something can be read now in other chunks of the PUs of each of `chunks`.
-    pub(super) async fn gives_back(
-        &self,
-        cx: &Cx,
-        firsts: &[First],
-        chunks: &BTreeSet<u32>,
-    ) -> bool {
-        let pu = |chunk: u32| chunk / self.shape.chunks_per_pu;
-        for chunk in chunks.iter().filter(|chunk| self.is_written(**chunk)) {
-            let is_other = |f: &&First| pu(f.chunk) == pu(*chunk) && !chunks.contains(&f.chunk);
-            let others = chunks_of(firsts.iter().filter(is_other).take(VECTOR_MAX));
-            if self.firsts_of(cx, &others).await.is_empty() {
-                return false;
-            }
-        }
-        true
-    }
-
     /// The first records of some chunks, by chunk; what can't be read is left out.
     pub(super) async fn firsts_of(&self, cx: &Cx, chunks: &[u32]) -> BTreeMap<u32, First> {
         let (firsts, _) = read_first(&self.flash, cx, chunks).await;

@@ -481,6 +481,41 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
+/// The anchor names a pair that has no block yet, and nothing of the pair before that can be read in
+/// either copy, or not its first blocks. The pair before both says that there is one between.
+#[test]
+fn a_whole_pair_that_can_not_be_read_is_missed() {
+    let mut tried = 0;
+    for blocks in 0..40 {
+        let bench = lived(&pblk(), 4);
+        for i in 0..blocks {
+            bench.discard(10 + i, 1);
+            bench.flush();
+        }
+        let medium = bench.cut();
+        let log = medium.log();
+        let newest = log.last().expect("a log").segment;
+        let is_complete = medium.newest_anchor().current.id > newest;
+        if !is_complete || log.iter().all(|block| block.segment == newest) {
+            continue;
+        }
+        let of_pair = log.iter().filter(|block| block.segment == newest);
+        let copies: BTreeSet<u32> = of_pair.map(|block| block.at.0).collect();
+        let geo = *medium.ssd.geometry();
+        for sectors in [geo.sectors_per_chunk(), geo.ws_min] {
+            medium.wreck(copies.iter().flat_map(|c| (0..sectors).map(|s| (*c, s))));
+            for _ in 0..2 {
+                let error = medium.refused(MountOptions::default());
+                assert!(matches!(error, MountError::Damaged(_)), "{error}");
+            }
+            medium.heal();
+        }
+        all_there(&medium);
+        tried += 1;
+    }
+    assert!(tried > 0, "no log ended with a pair");
+}
+
 /// A copy of the log can't be read and a die on another PU is dead: refused because a newer log may
 /// be there, also when mounts have padded that copy many times.
 #[test]
