@@ -126,6 +126,18 @@ impl Double {
         look(&self.inner.lock().seen)
     }
 
+    /// The records of all sectors that are programmed, with their places.
+    pub(crate) fn records(&self) -> Vec<(Location, [u8; 16])> {
+        let inner = self.inner.lock();
+        let all = (0u32..).zip(&inner.chunks).flat_map(|(index, chunk)| {
+            let (pu, chunk_number) =
+                (index / self.geo.chunks_per_pu, index % self.geo.chunks_per_pu);
+            let at = move |sector| Location { pu, chunk: chunk_number, sector };
+            (0u32..).zip(&chunk.sectors).map(move |(sector, (_, oob))| (at(sector), *oob))
+        });
+        all.collect()
+    }
+
     fn chunk_index(&self, pu: u32, chunk: u32) -> usize {
         (pu * self.geo.chunks_per_pu + chunk) as usize
     }

@@ -1,9 +1,12 @@
 //! Where programs go, and when a line is used again.
 //!
-//! Owns: tests of a [`Place`] by itself, which nobody else writes to, and of where second copies
-//! go.
+//! Owns: tests of a [`Place`] by itself, which nobody else writes to, of where second copies go,
+//! and of how long former copies count.
 
 use super::*;
+use crate::log::format::Oob;
+use flashlane_rt::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The place of a blank device.
 fn blank(device: &Double, config: PftlConfig) -> Place {
@@ -83,4 +86,81 @@ fn the_second_copy_of_a_snapshot_goes_to_another_die() {
         let (_, second) = c.place_for_snapshot(Some(first)).expect("room");
         assert_ne!(second, first);
     });
+}
+
+/// The second copy of notes goes to another channel than the first one, also where the next unit
+/// would not: the chunks that would be next are bad.
+#[test]
+fn the_second_copy_of_notes_goes_to_another_channel() {
+    // In the stripe the channels take turns: these chunks come second in their lines.
+    let device = Double::new(geometry(2, 2, 40, 8), TIMES, Script::default());
+    let device = (0..8).fold(device, |device, chunk| device.bad(2, chunk));
+    let config = PftlConfig { buffer_sectors: Some(64), capacitors: false, ..config(70) };
+    with_ftl(device, config, |ftl, device, cx| async move {
+        write(&ftl, &cx, 0, 1).await;
+        start(&ftl, &cx, BlockOp::Flush, 0, &mut []).await.expect("a flush");
+        let c = ftl.controller.lock();
+        let notes = (0..c.pages.count()).find(|page| c.pages.is_notes(*page));
+        let lba = u64::from(c.pages.lba(notes.expect("a page of notes")));
+        let copies: Vec<Location> =
+            device.records().into_iter().filter(|r| names(r, lba)).map(|(at, _)| at).collect();
+        let channels: Vec<u32> = copies.iter().map(|at| at.pu / 2).collect();
+        assert!(matches!(channels[..], [0, 1] | [1, 0]), "{copies:?}");
+    });
+}
+
+/// This record is of this logical sector.
+fn names((_, oob): &(Location, [u8; 16]), lba: u64) -> bool {
+    Oob::split_tag(Oob::decode_raw(oob).0).0 == lba
+}
+
+/// Of each page of stamps one version counts at any time of which two PUs have a copy: the former
+/// copies count until both new ones are programmed, also if the program of one fails.
+#[test]
+fn records_count_until_the_new_ones_are_on_two_pus() {
+    for n in 0..24 {
+        let script = Script { programs: [(n, Status::WriteNextUnit)].into(), ..Script::default() };
+        let device = Arc::new(Double::new(geometry(2, 1, 40, 8), TIMES, script));
+        let run = Virtual::new(1, 5, CostTable::zero());
+        let cx = run.cx();
+        run.run(async move {
+            let config = PftlConfig { buffer_sectors: Some(64), capacitors: false, ..config(70) };
+            let config = DriveConfig { flush_records: true, ..config.into() };
+            let ftl = DriveFtl::create(&cx, device.clone(), config).expect("it is large enough");
+            write(&ftl, &cx, 0, 1).await;
+            start(&ftl, &cx, BlockOp::Flush, 0, &mut []).await.expect("a flush");
+            for value in 2..5 {
+                write(&ftl, &cx, 0, value).await;
+                let (dev, task) = (ftl.clone(), cx.clone());
+                let flushed = Arc::new(Mutex::new(false));
+                let told = flushed.clone();
+                let _flush = cx.spawn_join(async move {
+                    start(&dev, &task, BlockOp::Flush, 0, &mut []).await.expect("a flush");
+                    *told.lock() = true;
+                });
+                while !*flushed.lock() {
+                    cx.sleep(Ns::from_us(50)).await;
+                    let most = pus_of_a_version(&ftl.controller.lock(), &device);
+                    assert!(most > 1, "program {n} fails, value {value}: no version on two PUs");
+                }
+            }
+        })
+        .expect("no stall");
+    }
+}
+
+/// On how many PUs the version of the first page of stamps is that is on most, of copies that count.
+fn pus_of_a_version(c: &Controller, device: &Double) -> usize {
+    let page = (0..c.pages.count()).find(|page| c.pages.is_stamps(*page)).expect("a page");
+    let lba = c.pages.lba(page);
+    let counts = |at: u32| c.map.is_valid(at) && c.map.owner(at) == lba;
+    let counting: Vec<Location> = (0..c.place.layout.sectors)
+        .filter(|at| counts(*at))
+        .map(|at| c.place.layout.location(at))
+        .collect();
+    let mut pus: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    for (at, oob) in device.records().into_iter().filter(|(at, _)| counting.contains(at)) {
+        pus.entry(Oob::decode_raw(&oob).1).or_default().insert(at.pu);
+    }
+    pus.values().map(BTreeSet::len).max().unwrap_or(0)
 }
