@@ -241,6 +241,10 @@ found! {
         [4_000_437, cut_at(1, &[0])], [4_000_094, cut_at(1, &[7_510_241])];
     /// The host's disk failed below pblk, and a program was under way when the target stopped.
     found_a_stop_of_a_failing_disk: "pblk-image-trouble", [6_000_155, once(10)];
+    /// The same disk. A drainer of QBLK had taken sectors and waited to program them when the host's
+    /// requests had ended: no counter had them.
+    found_sectors_in_a_drainers_hands: "pblk-image-trouble",
+        [950_000_010, once(1)], [920_000_054, aimed(2)];
     /// A refused mount filled a chunk of two units to see whether it can be read. The next mount
     /// took both units for torn.
     found_a_proof_taken_for_a_torn_unit: "slc-tlc-vanish",

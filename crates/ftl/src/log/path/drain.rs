@@ -16,7 +16,7 @@ use crate::log::map::{Entry, Map};
 use crate::log::pool::{Chosen, Spot};
 use crate::log::ring::{Ring, RingState, Room};
 use crate::log::sections::Sections;
-use crate::log::slab::Slab;
+use crate::log::slab::{Head, Origin, Slab, SlotState};
 use crate::log::unit::{Released, UNITS_INLINE, Unit};
 use crate::log::{ChannelChoice, Drain, Drainers, HostFtl};
 use flashlane_base::{Ns, OOB_BYTES, Ppa, mutant};
@@ -107,19 +107,43 @@ impl HostFtl {
                 let taking = &self.pools.get(places.pool).taking;
                 match self.costs.sections_are_free {
                     true => taking.enter(|()| ()), // counted all the same
-                    false => taking.with(&self.worker(&cx), self.costs.pool_take, |()| ()).await,
+                    false => {
+                        let worker = self.worker(&cx);
+                        let taken = taking.with(&worker, self.costs.pool_take, |()| ());
+                        self.while_in_hand(ring, &units, taken).await;
+                    }
                 }
                 self.program(&cx, &worker, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
                     break;
                 }
                 // The line moved on before these had a place in it.
-                match self.places(&cx, ring, units.len()).await {
+                let wait = self.places(&cx, ring, units.len());
+                match self.while_in_hand(ring, &units, wait).await {
                     Some(others) => places = others, // another request, without another price
                     None => return self.leave_unprogrammed(&ring.state, &units),
                 }
             }
         }
+    }
+
+    /// The drainer waits, and has units that it took and did not program yet. What they hold counts as
+    /// buffered meanwhile.
+    async fn while_in_hand<T>(
+        &self,
+        ring: &Ring,
+        units: &[Box<Unit>],
+        wait: impl Future<Output = T>,
+    ) -> T {
+        // What goes out again and was counted when it was programmed first stays counted for that.
+        let is_users = |head: &&Head| {
+            head.origin() == Origin::User && !head.is(SlotState::Dead) && !head.counted()
+        };
+        let users = units.iter().flat_map(|unit| &unit.heads).filter(is_users).count() as u64;
+        ring.state.now(|r| r.in_hand = if mutant!("qblk.in-hand-uncounted") { 0 } else { users });
+        let ended = wait.await;
+        ring.state.now(|r| r.in_hand = 0);
+        ended
     }
 
     /// Nothing is programmed any more: what the units hold is still buffered.

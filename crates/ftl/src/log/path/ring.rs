@@ -47,6 +47,8 @@ pub(in crate::log) struct RingState {
     /// collection by hand. Nobody may come to fill the last unit.
     pub(in crate::log) urgent: u32,
     pub(in crate::log) free: FreeSlots,
+    /// Host sectors that the drainer has taken, while it waits before it programs them.
+    pub(in crate::log) in_hand: u64,
     /// Counters that change with the ring.
     pub(in crate::log) host_written: u64,
     pub(in crate::log) absorbed: u64,
@@ -83,6 +85,7 @@ impl RingState {
             holds: 0,
             urgent: 0,
             free,
+            in_hand: 0,
             host_written: 0,
             absorbed: 0,
             discarded_in_buffer: 0,
@@ -312,7 +315,8 @@ impl RingState {
             head.is(SlotState::Taken) && !head.counted()
         };
         let fresh = self.fifo.iter().filter(user).filter(waits).count();
-        (fresh + self.retry.iter().filter(user).filter(refused).count()) as u64
+        let again = self.retry.iter().filter(user).filter(refused).count();
+        (fresh + again) as u64 + self.in_hand
     }
 
     /// pblk's `write_buffer` attribute: (mem, subm, sync, flush point, free slots).

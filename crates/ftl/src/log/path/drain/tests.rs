@@ -144,7 +144,7 @@ fn a_slot_is_free_when_the_map_names_its_copy() {
 }
 
 /// What the drainer took and did not program is buffered, counted once, whether it waits in the ring again, for
-/// company, or for ever: the target became read-only.
+/// company, in the drainer's hands for a place, or for ever: the target became read-only.
 #[test]
 fn what_is_taken_and_not_programmed_is_still_buffered() {
     let run = Virtual::new(1, 1, CostTable::zero());
@@ -163,6 +163,12 @@ fn what_is_taken_and_not_programmed_is_still_buffered() {
         write(&cx, &ftl, unit, 1).await;
         let units = ftl.take_units(&cx, ring, 1);
         assert_eq!(units[0].slots.len() as u64, unit);
+        // It waits for a place, and the host asks for nothing meanwhile.
+        let waits = async {
+            law();
+            assert_eq!(ftl.stats().buffered_now, unit);
+        };
+        ftl.while_in_hand(ring, &units, waits).await;
         ftl.leave_unprogrammed(&ring.state, &units);
         law();
         assert_eq!(ftl.stats().buffered_now, unit);
