@@ -23,6 +23,7 @@ use flashlane_ftl::log::{
 };
 use flashlane_ftl::pftl::{MapKind, PftlConfig, Victim};
 use flashlane_ftl::slc::{Scheme, SlcConfig};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState};
 use flashlane_ocssd::spec::{LinkSpec, SlcSpec};
 use flashlane_ocssd::{
     CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions, StoreKind,
@@ -441,6 +442,17 @@ impl Layered {
         }
     }
 
+    /// True if the device has closed a chunk before its end, after a failed program.
+    fn has_closed_early(&self) -> bool {
+        let kept = self.kept.borrow();
+        kept.medium.iter().any(|(ssd, _)| {
+            let geo = *ssd.geometry();
+            let chunks = (0..geo.pus()).flat_map(|pu| ssd.chunk_report(pu, 0, geo.chunks_per_pu));
+            let is_early = |c: &ChunkInfo| c.write_pointer < c.length;
+            chunks.filter(|c| c.state == ChunkState::Closed).any(|c| is_early(&c))
+        })
+    }
+
     fn power_off(&self, medium: impl FnOnce(&Ssd)) {
         let mut kept = self.kept.borrow_mut();
         if let Some(layers) = kept.layers.take() {
@@ -530,7 +542,17 @@ impl Layered {
 impl Machine for Layered {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
-            self.raised(&boot, MountHow::default()).await.map_err(|unmounted| unmounted.what)
+            let up = match self.raised(&boot, MountHow::default()).await {
+                // A chunk whose only unit was torn, and which a failed program of the mount then
+                // closed, looks like one that went bad with what was flushed.
+                Err(e) if e.refusal == Some(Refusal::Lost) && self.has_closed_early() => {
+                    boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
+                    let how = MountHow { accept_lost: true, ..MountHow::default() };
+                    self.raised(&boot, how).await
+                }
+                up => up,
+            };
+            up.map_err(|unmounted| unmounted.what)
         })
     }
     fn cut(&self, at: Ns, seed: u64) {

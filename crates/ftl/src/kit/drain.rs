@@ -342,6 +342,9 @@ impl Controller {
             if done.failed != 0 {
                 over = self.program_failed(&mut slots, position, job, done, &mut room);
             }
+            let padding = self.buffer.padding();
+            let says = slots.iter().map(|slot| *slot != NIL && *slot != padding);
+            self.place.hear((job.line, position), job.from, says);
             self.programmed(&mut slots, position, job, &mut room);
         }
         self.windows[window].extend(&slots);

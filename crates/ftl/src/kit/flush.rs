@@ -185,6 +185,8 @@ impl Controller {
                 None => {}
             }
         }
+        let says = (0..pages.len()).map(|i| done.status(i).is_ok());
+        self.place.hear((job.line, position), job.from, says);
         if done.failed != 0 {
             self.check_spare();
         }

@@ -122,6 +122,8 @@ pub(super) struct Line {
     pub(super) sequence: u64,
     /// It may be erased when this barrier has ended.
     safe_after: u64,
+    /// Records speak of each of its chunks, or it has only one.
+    heard: bool,
 }
 
 /// Chunk flag: bad, never used again.
@@ -133,6 +135,8 @@ const WRITTEN: u8 = 4;
 /// Chunk flag: open, and nobody will write on: it has to be filled before it can be erased on every
 /// device.
 const UNFINISHED: u8 = 8;
+/// Chunk flag: a record in another chunk of its line speaks of it (`witness.rs`).
+const HEARD: u8 = 16;
 
 /// The open lines of a stream.
 #[derive(Clone, Debug)]
@@ -501,8 +505,73 @@ impl Place {
             |at: usize| report[at].state == ChunkState::Offline && self.chunks[at] & RETIRED == 0;
         let fresh: Vec<usize> = (0..report.len()).filter(|at| fresh(*at)).collect();
         fresh.iter().for_each(|at| self.offline[at / 64] |= 1 << (at % 64));
+        self.forget_heard();
         self.stock_changed |= !fresh.is_empty();
         !fresh.is_empty()
+    }
+
+    /// Chunks have gone offline that may have held all that speaks of others of their lines.
+    fn forget_heard(&mut self) {
+        for line in 0..self.layout.lines {
+            let first = self.layout.positions_of(line).start;
+            let chunks = self.layout.chunk_index(line, first)..;
+            let chunks = chunks.take(self.layout.positions_of(line).len());
+            let loses = chunks.clone().any(|at| self.offline[at / 64] >> (at % 64) & 1 == 1);
+            if loses && !mutant!("kit.witness-not-replaced") {
+                chunks.for_each(|at| self.chunks[at] &= !HEARD);
+                self.lines[line as usize].heard = false;
+            }
+        }
+        self.untold |= self.is_unheard_untold();
+    }
+
+    /// Takes in of which chunks a mount has found records that speak, (line, position) each.
+    pub(super) fn note_heard(&mut self, chunks: &[(u32, u32)]) {
+        for (line, position) in chunks {
+            self.chunks[self.layout.chunk_index(*line, *position)] |= HEARD;
+        }
+        self.untold |= self.is_unheard_untold();
+    }
+
+    /// No record speaks of a chunk that holds something, nor do the pages of counts yet.
+    fn is_unheard_untold(&self) -> bool {
+        let unheard = |at: &usize| self.chunks[*at] & (WRITTEN | HEARD) == WRITTEN;
+        let mut unheard = (0..self.chunks.len()).filter(unheard);
+        unheard.any(|at| self.told[at] != self.tags[at]) && !mutant!("kit.witness-not-replaced")
+    }
+
+    /// Sectors were programmed from sector `from` on at a position of a line: the records of those
+    /// that `says` names speak of other chunks.
+    #[inline]
+    pub(super) fn hear(
+        &mut self,
+        (line, position): (u32, u32),
+        from: u32,
+        says: impl Iterator<Item = bool>,
+    ) {
+        if self.tells && !self.lines[line as usize].heard {
+            self.hear_more((line, position), from, says);
+        }
+    }
+
+    #[cold]
+    fn hear_more(
+        &mut self,
+        (line, position): (u32, u32),
+        from: u32,
+        says: impl Iterator<Item = bool>,
+    ) {
+        let columns = self.layout.positions_of(line);
+        let first = self.layout.chunk_index(line, columns.start);
+        let round = Round::from(from, position - columns.start, columns.len() as u32);
+        for (column, _) in
+            round.zip(says).filter(|(_, says)| *says || mutant!("kit.padding-speaks"))
+        {
+            self.chunks[first + column as usize] |= HEARD;
+        }
+        let of_line = &self.chunks[first..first + columns.len()];
+        let is_heard = of_line.len() < 2 || of_line.iter().all(|flags| flags & HEARD != 0);
+        self.lines[line as usize].heard = is_heard;
     }
 
     /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait
@@ -623,6 +692,7 @@ impl Place {
             promised: 0,
             sequence: 0,
             safe_after: 0,
+            heard: false,
         };
         self.lines = vec![blank; self.layout.lines as usize];
         (0..self.layout.positions).for_each(|position| self.idle.set(position, true));
@@ -1046,7 +1116,9 @@ impl Place {
             self.untold |= chunks.filter(|at| self.chunks[*at] & RETIRED == 0).any(differs);
         }
         // A line before may have had other positions: it has no room left anywhere.
+        self.lines[line as usize].heard = false;
         for position in self.layout.positions_of(line) {
+            self.chunks[self.layout.chunk_index(line, position)] &= !HEARD;
             let usable = self.chunks[self.layout.chunk_index(line, position)] & RETIRED == 0;
             stream.room.set(position, usable);
             stream.next[position as usize] = 0;
@@ -1258,8 +1330,9 @@ impl Place {
     /// The device reports so many erases of a chunk that was erased. One that is not counted can't
     /// be told from none.
     pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
-        self.erased_untold |= self.lines[line as usize].chunks == 1;
-        let tag = &mut self.tags[self.layout.chunk_index(line, position)];
+        let at = self.layout.chunk_index(line, position);
+        self.erased_untold |= self.lines[line as usize].chunks == 1 || self.told[at] != 0;
+        let tag = &mut self.tags[at];
         *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
     }
 
@@ -1292,7 +1365,9 @@ impl Place {
             let good = |at: &usize| self.chunks[*at] & bad == 0 && !is_offline(*at);
             let alone = chunks.clone().filter(good).count() == 1;
             for at in chunks {
-                self.told[at] = if alone && self.tells { self.tags[at] } else { 0 };
+                let unheard = self.chunks[at] & (WRITTEN | HEARD) == WRITTEN;
+                let due = alone || unheard && !mutant!("kit.witness-not-replaced");
+                self.told[at] = if due && self.tells { self.tags[at] } else { 0 };
             }
         }
         for at in open.into_iter().filter(|_| self.tells) {
@@ -1308,20 +1383,8 @@ impl Place {
         let open = open.filter(|(line, position, next)| {
             *line != NIL && *next > 0 && self.layout.positions_of(*line).contains(position)
         });
-        open.filter_map(|(line, position, _)| {
-            let columns = self.layout.positions_of(line);
-            let column = position - columns.start;
-            let width = columns.len() as u32;
-            let said = columns.clone().filter(|other| *other != position).any(|other| {
-                let at = self.layout.chunk_index(line, other);
-                let stream = self.streams.iter().find(|s| s.line_at(other) == line);
-                let sectors = stream.map_or(0, |s| s.next[other as usize]);
-                let good = self.chunks[at] & (RETIRED | SUSPECT) == 0;
-                let mut speaks = Round::from(0, other - columns.start, width);
-                good && speaks.by_ref().take(sectors.min(width) as usize).any(|c| c == column)
-            });
-            (!said).then(|| self.layout.chunk_index(line, position))
-        })
+        let open = open.map(|(line, position, _)| self.layout.chunk_index(line, position));
+        open.filter(|at| self.chunks[*at] & HEARD == 0)
     }
 
     /// Barriers write pages of counts.

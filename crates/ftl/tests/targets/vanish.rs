@@ -81,6 +81,8 @@ enum End {
     Cut,
     /// Behind a flush and so many units more, while one unit is programmed that nobody has flushed.
     Torn(u64),
+    /// Behind a flush, and a flush of so many sectors more, a sector at a time.
+    Flushed(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,6 +159,12 @@ fn lived(drive: &Drive, faults: &str, end: End) -> Arc<Ssd> {
                 ftl.stop(&cx).await;
             }
             End::Kill => {}
+            End::Flushed(sectors) => {
+                for lba in 0..sectors {
+                    put(&ftl, &cx, lba, 4).await;
+                    flush(&ftl, &cx).await;
+                }
+            }
             End::Cut => {
                 for lba in 0..40 {
                     put(&ftl, &cx, lba, 3).await;
@@ -237,16 +245,24 @@ fn honest(got: &[Got], what: &str) -> usize {
     count(got, Got::Good)
 }
 
+/// Open chunks that hold at most two units.
+fn short(ssd: &Ssd) -> Vec<(u32, u32)> {
+    chunks(ssd, |info| info.state == ChunkState::Open && info.write_pointer <= 8)
+}
+
 /// Chunks that hold more than two units. A mount may take up to two units at the end of a chunk for
 /// torn ones.
 fn written(ssd: &Ssd) -> Vec<(u32, u32)> {
+    let used = |info: &ChunkInfo| matches!(info.state, ChunkState::Open | ChunkState::Closed);
+    chunks(ssd, |info| used(info) && info.write_pointer > 8)
+}
+
+/// The chunks that are so, (PU, chunk) each.
+fn chunks(ssd: &Ssd, is: impl Fn(&ChunkInfo) -> bool) -> Vec<(u32, u32)> {
     let geo = *ssd.geometry();
     let report = |pu: u32| (0..).zip(ssd.chunk_report(pu, 0, geo.chunks_per_pu));
     let all = (0..geo.pus()).flat_map(|pu| report(pu).map(move |(chunk, info)| (pu, chunk, info)));
-    let more = |info: &ChunkInfo| info.write_pointer > 8;
-    let used = |info: &ChunkInfo| matches!(info.state, ChunkState::Open | ChunkState::Closed);
-    let held = all.filter(|(.., info)| used(info) && more(info));
-    held.map(|(pu, chunk, _)| (pu, chunk)).collect()
+    all.filter(|(.., info)| is(info)).map(|(pu, chunk, _)| (pu, chunk)).collect()
 }
 
 /// After a clean stop a dead die costs what was on it, which is an error, exactly listed, at the
@@ -393,6 +409,47 @@ fn chunks_of_three_units_are_not_torn_as_a_whole() {
         let (got, _) = mount(&drive, &ssd, false, false).expect("the fault is over");
         assert_eq!(honest(&got, drive.name), USED as usize, "{end:?}");
     }
+}
+
+/// A block goes bad as blocks do: nothing in it can be read, and the next program closes it. It holds
+/// a unit or two that were flushed.
+#[test]
+fn a_chunk_that_goes_bad_with_one_unit_is_no_torn_one() {
+    for drive in drives() {
+        let mut refused = 0;
+        for sectors in 1..10 {
+            let end = End::Flushed(sectors);
+            let chunks = short(&lived(&drive, "", end));
+            for (pu, chunk) in chunks {
+                let what = format!("{}, {end:?}, chunk {chunk} of PU {pu}", drive.name);
+                let ssd = lived(&drive, "", end);
+                let place = format!("pu = {pu}\nchunk = {chunk}\ntimes = 100000000");
+                plant(&ssd, &format!("kind = \"read_uncorrectable\"\n{place}"));
+                plant(&ssd, &format!("kind = \"early_close\"\n{place}"));
+                for _ in 0..2 {
+                    let newest = async move |ftl: &Pftl, cx: &Cx| newest(ftl, cx, sectors).await;
+                    match life(&drive, &ssd, (false, false), newest) {
+                        Err(KitError::Lost { .. }) => refused += 1,
+                        Err(other) => panic!("{what}: {other}"),
+                        Ok(found) => assert_eq!(found, sectors, "{what}"),
+                    }
+                }
+            }
+        }
+        assert!(refused > 8, "{}: {refused} refused", drive.name);
+    }
+}
+
+/// How many of the first `sectors` sectors are as [`End::Flushed`] left them.
+async fn newest(ftl: &Pftl, cx: &Cx, sectors: u64) -> u64 {
+    let mut found = 0;
+    for lba in 0..sectors {
+        let mut buf = [0; 8];
+        let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
+        let read = ftl.start(cx, io).await;
+        found += u64::from(read.is_ok() && u64::from_le_bytes(buf) == (lba << 32 | 4));
+    }
+    found
 }
 
 /// Times that [`lived_with_gc`] writes all: enough for GC to have erased chunks.

@@ -160,6 +160,11 @@ impl Mount<'_> {
         if !losses.is_empty() && !accept && !mutant!("kit.loss-mounted") {
             return Err(self.refusal(&losses));
         }
+        let is_heard = |(line, position): &(u32, u32)| {
+            let at = self.chunk_index(*line, *position);
+            found.heard[at].is_erased_since(self.chunks[at].erases) == Some(false)
+        };
+        self.heard = self.layout.chunks().filter(is_heard).collect();
         let void = found.unreadable.iter().chain(&self.failed);
         if !mutant!("kit.torn-unit-not-void") {
             void.for_each(|at| pages.set_void(self.layout.grain_of(*at), true));

@@ -173,6 +173,8 @@ struct Mount<'a> {
     failed: Vec<u32>,
     /// Positions that nothing is programmed to before the host may write.
     aside: Vec<u32>,
+    /// Chunks of which a record in another chunk speaks that can be read: (line, position).
+    heard: Vec<(u32, u32)>,
     report: Recovery,
     /// When the step began that is under way.
     began: Ns,
@@ -202,6 +204,7 @@ impl DriveFtl {
             padded: (0, 0),
             failed: Vec::new(),
             aside: Vec::new(),
+            heard: Vec::new(),
             device: device.clone(),
             medium: Medium::new(device.clone(), layout.clone()),
             layout: layout.clone(),
@@ -488,6 +491,7 @@ impl Mount<'_> {
                 let position = |at: u32| self.layout.in_chunk(at).1;
                 c.pages.complete_stamps(|a, b| position(a) != position(b));
                 c.place.set_aside(&self.aside);
+                c.place.note_heard(&self.heard);
                 // What is lost is noted before the chunks where it was.
                 c.barriers.notes_along = self.report.lost_sectors.is_empty();
             }

@@ -5,6 +5,7 @@
 
 use super::*;
 use crate::log::format::Oob;
+use flashlane_ocssd::device::ChunkState;
 use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,6 +87,44 @@ fn the_second_copy_of_a_snapshot_goes_to_another_die() {
         let (_, second) = c.place_for_snapshot(Some(first)).expect("room");
         assert_ne!(second, first);
     });
+}
+
+/// The pages of counts speak of a chunk until a record in another chunk of its line does. Padding
+/// has no such record, and a chunk that goes offline takes its records along.
+#[test]
+fn the_pages_of_counts_speak_of_what_no_record_speaks_of() {
+    let device = Double::new(geometry(2, 2, 40, 8), TIMES, Script::default());
+    let mut place = blank(&device, PftlConfig { capacitors: false, ..config(70) });
+    place.set_tells_erases(true);
+    let unit = place.unit(MAIN);
+    let begin = |place: &mut Place| {
+        let (stream, position) = place.next_of_host(MAIN, 0).expect("room");
+        let (line, ..) = place.claim(stream, position, unit);
+        place.landed(line, position);
+        (line, position)
+    };
+    let (first, second) = (begin(&mut place), begin(&mut place));
+    let at = |place: &Place, (line, position)| place.layout.chunk_index(line, position);
+    let (a, b) = (at(&place, first), at(&place, second));
+    assert_eq!((first.0, a + 1), (second.0, b), "neighbours in a line");
+    // Each unit has one sector of the host, then padding.
+    let says = |sector: u32| (0..unit).map(move |i| i == sector);
+    place.hear(first, 0, says(0));
+    place.hear(second, 0, says(0));
+    assert!(place.has_untold_erases());
+    let told = place.tell_erases();
+    assert_eq!((told[a] > 0, told[b] > 0), (true, false), "the first one speaks of the second");
+    // The third sector of the second chunk speaks of the chunk two columns behind the next one.
+    place.hear(second, 0, says(2));
+    assert!(!place.has_untold_erases());
+    assert_eq!(place.tell_erases()[a], 0);
+    let chunks = device.geometry().chunks_per_pu;
+    let report = |pu: u32| device.chunk_report(pu, 0, chunks);
+    let mut report = place.layout.by_number(report);
+    report[b].state = ChunkState::Offline;
+    assert!(place.take_offline(&report));
+    assert!(place.has_untold_erases());
+    assert!(place.tell_erases()[a] > 0, "what spoke of it is gone");
 }
 
 /// The second copy of notes goes to another channel than the first one, also where the next unit
