@@ -274,6 +274,10 @@ found! {
     /// A line was erased, and its room lifted the verdict that the host has none, but only after all
     /// units had been given out. What a flush waited for stayed in the buffer.
     found_room_for_a_host_that_nobody_told: "pftl-records", [18_109_869_245, aimed(1)];
+    /// A cut tore a unit, and the next one tore the padding behind it, which filled the chunk. What
+    /// the chunk had held before could be read, and still the unit counted as lost.
+    found_torn_padding_behind_a_torn_unit: "pblk-vanish",
+        [5_200_000_720, cut_at(1, &[15_805_603, 12_069_600])];
     /// The line of the second copy of a page of counts was erased, and the PU of the first one could
     /// not be read: nothing said that what it held was flushed.
     found_counts_whose_second_copy_was_erased: "pftl-vanish", [4_303_067_320, aimed(2)];

@@ -734,7 +734,7 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
             let before = if was_left { left } else { pairs };
             let frontier = last_unit.saturating_sub(before.max(shape.behind));
             let written = if told.closed.is_some() { end } else { frontier };
-            Span { chunk: *chunk, end, frontier, written, is_gone }
+            Span { chunk: *chunk, end, pointer, frontier, written, is_gone }
         };
         let spans = told.chunks.iter().enumerate().map(span).collect();
         Found { id: *id, told: told.clone(), spans }

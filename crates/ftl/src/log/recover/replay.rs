@@ -650,7 +650,7 @@ mod tests {
             let (gone, there, end) = (5, 65, ftl.shape.chunk_sectors);
             let span = |chunk: u32, is_gone: bool| {
                 let (frontier, written) = (end, end);
-                Span { chunk, end, frontier, written, is_gone }
+                Span { chunk, end, pointer: end, frontier, written, is_gone }
             };
             let spans = [span(gone, true), span(there, false)];
             let at = |chunk: u32, sector: u32| u64::from(chunk * end + sector);

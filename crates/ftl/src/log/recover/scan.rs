@@ -92,8 +92,11 @@ impl Content {
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     pub(super) chunk: u32,
-    /// Sectors that were written when the power came back.
+    /// Sectors that were written when the power came back first.
     pub(super) end: u32,
+    /// Sectors that were written when this mount began; beyond `end` they are padding of earlier
+    /// mounts, which a cut may have torn.
+    pub(super) pointer: u32,
     /// From here on what can't be read was never written, or was written again elsewhere.
     pub(super) frontier: u32,
     /// From here on it was never written, which is true of a whole write unit or of none of it.
@@ -307,11 +310,16 @@ impl Reader {
             if out.torn.is_empty() {
                 return;
             }
-            let Some(sector) = self.witness(span, out) else { return };
+            let witnesses = self.witnesses(span, out);
+            if witnesses.is_empty() {
+                return;
+            }
             let mut is_readable = false;
-            for _ in 0..=RETRIES {
-                let seen = self.look(cx, span.chunk, sector, 1, false);
-                is_readable = is_readable || seen.await[0].sure;
+            for sector in witnesses {
+                for _ in 0..=RETRIES {
+                    let seen = self.look(cx, span.chunk, sector, 1, false);
+                    is_readable = is_readable || seen.await[0].sure;
+                }
             }
             if !is_readable {
                 break;
@@ -326,26 +334,33 @@ impl Reader {
         out.lost.sort_unstable();
     }
 
-    /// A sector of this chunk that can be read, whatever a power cut tore or a failed program left.
-    /// Of a chunk that holds too little there may be none.
-    fn witness(&self, span: Span, out: &Scanned) -> Option<u32> {
+    /// Sectors of this chunk of which one can be read, whatever a power cut tore or a failed program
+    /// left: this mount's padding, else earlier ones' or what the chunk held. Of a chunk that holds
+    /// too little there may be none.
+    fn witnesses(&self, span: Span, out: &Scanned) -> Vec<u32> {
         let per_pu = self.shape.chunks_per_pu;
         let (pu, chunk) = (span.chunk / per_pu, span.chunk % per_pu);
-        let info = self.flash.device.chunk_report(pu, chunk, 1).first().copied()?;
+        let Some(info) = self.flash.device.chunk_report(pu, chunk, 1).first().copied() else {
+            return Vec::new();
+        };
         let readable = match info.state {
             ChunkState::Open => info.write_pointer.saturating_sub(self.shape.window),
             _ => info.write_pointer,
         };
         let failed = self.flash.has_failed_padding(span.chunk);
-        if readable > span.end && !failed {
-            return Some(span.end);
+        let is_own = !mutant!("log.torn-padding-decides");
+        let own = if is_own { span.end.max(span.pointer) } else { span.end };
+        if readable > own && !failed {
+            return vec![own];
         }
+        let earlier = if failed { span.end..span.end } else { span.end..readable };
         let good = out.sectors.iter().position(|(entry, verified)| *verified && *entry != NOTHING);
         // It died while the mount was at work, or more units than the first can't be read.
         let is_gone = info.state == ChunkState::Offline;
         let held = if failed { readable.min(span.end) } else { readable };
         let is_more = is_gone || held > first_program(&self.shape);
-        good.map(|sector| sector as u32).or(is_more.then_some(0))
+        let good = good.map(|sector| sector as u32).or(is_more.then_some(0));
+        earlier.step_by(self.shape.unit as usize).chain(good).collect()
     }
 
     /// Looks at sectors of a chunk, from the beginning of a unit on, and again at units that are
