@@ -197,11 +197,11 @@ impl Vanishing {
         (0..capacity).map(|lba| layers.target().locate(lba)).collect()
     }
 
-    /// GC could not read sectors that it was to move. It may have moved them to the lost unit
-    /// itself; they have no place any more.
-    fn has_lost_moves(&self) -> bool {
+    /// How many sectors GC could not read when it was to move them. It may have moved them to the
+    /// lost unit itself; they have no place any more.
+    fn lost_moves(&self) -> u64 {
         let stats = self.inner.layers().and_then(|layers| layers.target().stats());
-        stats.is_some_and(|stats| stats.gc_read_failures > 0)
+        stats.map_or(0, |stats| stats.gc_read_failures)
     }
 
     /// Brings the stack up in a life after its first one, most of the time with a loss.
@@ -245,10 +245,13 @@ impl Vanishing {
                     // GC may have moved sectors there since: what can't be read can be written to.
                     let now = self.places();
                     let mut moved = on_unit(&now);
-                    if self.has_lost_moves() {
-                        let gone = (0u64..).zip(places.iter().zip(&now));
-                        let gone = gone.filter(|(_, (at, now))| at.is_some() && now.is_none());
-                        moved.extend(gone.map(|(lba, _)| lba));
+                    let gone = (0u64..).zip(places.iter().zip(&now));
+                    let gone = gone.filter(|(_, (at, now))| at.is_some() && now.is_none());
+                    let gone: Vec<u64> = gone.map(|(lba, _)| lba).collect();
+                    if gone.iter().filter(|lba| !lost.contains(lba)).count() as u64
+                        <= self.lost_moves()
+                    {
+                        moved.extend(gone);
                     }
                     if moved.is_subset(&lost) {
                         return Err(format!("after a clean stop, then {loss:?}: {e}"));

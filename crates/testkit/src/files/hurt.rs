@@ -38,10 +38,16 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// True if both say the same, whatever numbers a refusal names: the mount that is refused has
-    /// programmed padding where nothing can be read, and the next one can't read that either.
+    /// True if both say the same, however much a refusal says is lost and in how many chunks: the
+    /// mount that is refused has programmed padding where nothing can be read, and the next one
+    /// can't read that either. The first place that it names stays.
     fn agrees(&self, other: &Verdict) -> bool {
-        let kind = |why: &str| why.split(|c: char| c.is_ascii_digit()).next().map(str::to_owned);
+        let kind = |why: &str| {
+            let (before, behind) = why.split_once("up to ").unwrap_or((why, ""));
+            let first = behind.split_once(" sectors").map_or(behind, |(_, rest)| rest);
+            let first = first.split('(').next().unwrap_or_default();
+            (before.to_owned(), first.to_owned())
+        };
         match (self, other) {
             (Verdict::Refused(why), Verdict::Refused(other)) => kind(why) == kind(other),
             (Verdict::ReadOnly(why, errors), Verdict::ReadOnly(other, others)) => {
