@@ -271,6 +271,8 @@ found! {
     /// The same where flushes leave records.
     found_a_write_larger_than_the_rest_and_records: "slc-tlc-records",
         [4_303_067_412, aimed(5)];
+    /// The second copy of a page of notes waits for its PU when the first one is programmed.
+    found_a_barrier_that_holds_a_second_copy: "slc-tlc-faults", [93_000_064, aimed(1)];
     /// A line was erased, and its room lifted the verdict that the host has none, but only after all
     /// units had been given out. What a flush waited for stayed in the buffer.
     found_room_for_a_host_that_nobody_told: "pftl-records", [18_109_869_245, aimed(1)];

@@ -177,7 +177,11 @@ fn records_count_until_the_new_ones_are_on_two_pus() {
                     start(&dev, &task, BlockOp::Flush, 0, &mut []).await.expect("a flush");
                     *told.lock() = true;
                 });
-                while !*flushed.lock() {
+                for tick in 0.. {
+                    if *flushed.lock() {
+                        break;
+                    }
+                    assert!(tick < 10_000, "program {n} fails, value {value}: no end of the flush");
                     cx.sleep(Ns::from_us(50)).await;
                     let most = pus_of_a_version(&ftl.controller.lock(), &device);
                     assert!(most > 1, "program {n} fails, value {value}: no version on two PUs");
