@@ -52,6 +52,37 @@ fn the_host_leaves_a_block_for_each_victim_that_is_read() {
     }
 }
 
+/// A block that is on its way comes after a barrier. The host leaves what that barrier may program
+/// in what is free now, whatever is on its way.
+#[test]
+fn the_host_leaves_room_for_the_barrier_before_what_comes() {
+    let device = Double::new(geometry(4, 2, 12, 16), TIMES, Script::default());
+    let config = PftlConfig { victim: Victim::Block, ..config(26) };
+    let mut place = blank(&device, config);
+    let reserve = 100;
+    place.set_reserve(reserve);
+    let fill = |place: &mut Place| {
+        let mut closed = Vec::new();
+        while place.next_of_host(MAIN, 0).is_some() {
+            closed.extend(fill_unit(place));
+        }
+        closed
+    };
+    let mut closed = fill(&mut place);
+    let left = place.room_now(MAIN);
+    // All of these are garbage: as much comes as the host could want.
+    for line in closed.drain(..closed.len() / 2) {
+        place.line_mut(line).valid = 0;
+        place.take_victim(line);
+        place.will_come(line);
+        place.leave(line, 1);
+    }
+    assert!(place.outlook(MAIN, 0) > i64::from(left + 4 * reserve), "much is on its way");
+    assert_eq!(place.room_now(MAIN), left, "none of it is free yet");
+    fill(&mut place);
+    assert!(place.room_now(MAIN) >= reserve, "{} sectors are free", place.room_now(MAIN));
+}
+
 /// A mount erases a line that it finds empty after the barrier that notes it. One whose erase fails
 /// in part is used again behind the barrier that notes the bad chunk: before that a mount would
 /// miss what was in it.

@@ -234,9 +234,29 @@ fn a_verdict_that_a_mover_comes_to_is_told() {
             waste(&mut ftl.controller.lock());
             let refused = flush(&ftl, &cx).await;
             assert!(matches!(refused, Err(BlockError::ReadOnly(_))), "{refused:?}");
+            collect_without_slots(&mut ftl.controller.lock());
             hope_for_the_next_barrier(&mut ftl.controller.lock());
         });
     }
+}
+
+/// A line full of garbage is no hope for a barrier if GC has no slots to read into.
+fn collect_without_slots(c: &mut Controller) {
+    assert!(c.barrier_is_active() && c.read_only.take().is_some());
+    let closed = c.place.lines().find(|(_, l)| l.state == LineState::Closed);
+    let line = closed.expect("one is closed").0;
+    let valid = std::mem::take(&mut c.place.line_mut(line).valid);
+    // Nothing is on its way, so that what GC collects needs to leave no room for a barrier.
+    let coming = c.place.coming(MAIN);
+    (0..coming).for_each(|_| c.place.will_not_come(line));
+    assert!(c.gc_is_wanted() && c.worth_collecting().is_some());
+    let slots = c.buffer.gc_room();
+    assert!(c.buffer.take_gc_room(slots));
+    c.check_standstill();
+    assert!(c.read_only.is_some());
+    c.buffer.give_gc_room(slots);
+    (0..coming).for_each(|_| c.place.will_come(line));
+    c.place.line_mut(line).valid = valid;
 }
 
 /// A line that wants the next barrier is no hope for the one under way, which waits for room too.
