@@ -3,9 +3,12 @@
 //! Owns: file systems that are as full as they can be, and cuts of whoever needs what is left.
 //! Promises: each cut is where it hurts. Never: looks into the file system.
 
+use crate::mounts::cut;
+use crate::slow::Slow;
 use flashlane_base::{Ns, Rng};
 use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT};
 use flashlane_rt::{CostTable, Cx, Virtual};
+use flashlane_testkit::Keep;
 use flashlane_testkit::files::{
     DIR, FILE, Store, content, create, make_on, mount_with, now, ram, run, sound_on,
 };
@@ -113,6 +116,32 @@ fn a_mount_that_is_cut_leaves_room_for_the_next_one() {
         cuts += 1;
     }
     assert!(cuts > 5, "{cuts}");
+    run(2, async move |cx| has_all(&cx, &store, SYNCED, "behind all of them").await);
+}
+
+/// Many mounts are cut, each before the foot of its checkpoint, and none of them takes room from the
+/// next one. The medium is linear: it can't say which segments these mounts have written to.
+#[test]
+fn mounts_that_are_cut_one_after_the_other_leave_room_for_the_last_one() {
+    const SYNCED: usize = 200;
+    let device = ram(12, 1);
+    let medium = Medium::Linear(device.clone());
+    run(1, async move |cx| {
+        let (fs, files) = full(&cx, &medium, 400, 600).await;
+        sync_each(&cx, &fs, &files[..SYNCED]).await;
+    });
+    device.power_cut(Keep::Drawn(1));
+    for number in 0..20 {
+        let slow = Slow::new(device.clone());
+        // The first flush is behind what the mount has read, the second one before the foot.
+        *slow.flush.lock() = Some(1);
+        cut(slow.clone(), 1_000_000, async move |cx, medium| {
+            let mounted = Fs::mount(cx, medium, Options::default()).await.map(drop);
+            panic!("mount {number} ends before it is cut: {mounted:?}");
+        });
+        assert!(slow.flush.lock().is_none(), "mount {number} has begun no checkpoint");
+    }
+    let store = Store::Ram(device);
     run(2, async move |cx| has_all(&cx, &store, SYNCED, "behind all of them").await);
 }
 
