@@ -6,6 +6,7 @@
 //! window, so that a read-only mount sees all that was written, and one medium serves many attempts.
 
 use crate::prelude::*;
+use flashlane_ocssd::device::{Device, Request};
 
 const WRITTEN: u64 = 700;
 
@@ -288,6 +289,40 @@ fn a_log_block_lost_in_both_copies_is_noticed() {
         medium.heal();
     }
     assert_eq!(refused, most);
+    intact(&medium.mounted());
+}
+
+/// One copy of the log's last block was programmed when the power went, the other one waited for its
+/// die. The block before was complete in both copies, and neither gives it back: it is not taken for the
+/// one that was in flight.
+#[test]
+fn a_lost_block_in_front_of_the_one_in_flight_is_noticed() {
+    let bench = Medium::new(small()).create();
+    bench.write(0, 8, 1);
+    bench.drained();
+    for lba in 0..4 {
+        bench.discard(lba, 1);
+        bench.flush();
+    }
+    let (_, places) = blocks(&bench.medium).pop().expect("a block");
+    // The die of the second copy erases its last chunk meanwhile, which takes longer than a program.
+    let per_pu = bench.ssd.geometry().chunks_per_pu;
+    let at = Location { pu: places[1].0 / per_pu, chunk: per_pu - 1, sector: 0 };
+    let erased = bench.ssd.format().pack(at);
+    let _erase = bench.ssd.submit(&bench.cx, Request::plain(Op::Reset, &[erased]));
+    bench.discard(4, 1);
+    let _flush = bench.begin_flush();
+    bench.sleep(Ns::from_ms(2));
+    let medium = bench.cut();
+    let blocks = blocks(&medium);
+    let [.., (_, before), (_, last)] = &blocks[..] else { panic!("too few blocks") };
+    assert_eq!((before, last.len()), (&places, 1));
+    medium.wreck(places);
+    match medium.refused(MountOptions::default()) {
+        MountError::Damaged(_) => {}
+        other => panic!("{other}"),
+    }
+    medium.heal();
     intact(&medium.mounted());
 }
 
