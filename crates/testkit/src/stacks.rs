@@ -30,6 +30,7 @@ use flashlane_ocssd::{
 };
 use flashlane_stack::{LayerSpec, Layers, Make, Programmed, raise};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -398,6 +399,8 @@ struct Kept {
     medium: Option<Medium>,
     layers: Option<Layers>,
     saved: Vec<Option<Saved>>,
+    /// The chunks that were closed early when the first mount began that has not ended.
+    early_before: Option<BTreeSet<(u32, u32)>>,
 }
 
 impl Layered {
@@ -442,15 +445,24 @@ impl Layered {
         }
     }
 
-    /// True if the device has closed a chunk before its end, after a failed program.
-    fn has_closed_early(&self) -> bool {
+    /// True if the device has closed a chunk before its end, after a failed program of this mount or
+    /// of one before it that was cut.
+    fn mount_closed_early(&self) -> bool {
+        let before = self.kept.borrow().early_before.clone();
+        before.is_some_and(|before| !self.closed_early().is_subset(&before))
+    }
+
+    /// The chunks that the device has closed before their end, (PU, chunk) each.
+    fn closed_early(&self) -> BTreeSet<(u32, u32)> {
         let kept = self.kept.borrow();
-        kept.medium.iter().any(|(ssd, _)| {
-            let geo = *ssd.geometry();
-            let chunks = (0..geo.pus()).flat_map(|pu| ssd.chunk_report(pu, 0, geo.chunks_per_pu));
-            let is_early = |c: &ChunkInfo| c.write_pointer < c.length;
-            chunks.filter(|c| c.state == ChunkState::Closed).any(|c| is_early(&c))
-        })
+        let Some((ssd, _)) = &kept.medium else { return BTreeSet::new() };
+        let geo = *ssd.geometry();
+        let is_early = |c: &ChunkInfo| c.state == ChunkState::Closed && c.write_pointer < c.length;
+        let of_pu = |pu| {
+            let report = (0..).zip(ssd.chunk_report(pu, 0, geo.chunks_per_pu));
+            report.filter(|(_, c)| is_early(c)).map(move |(chunk, _)| (pu, chunk))
+        };
+        (0..geo.pus()).flat_map(of_pu).collect()
     }
 
     fn power_off(&self, medium: impl FnOnce(&Ssd)) {
@@ -542,16 +554,21 @@ impl Layered {
 impl Machine for Layered {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
+            if self.kept.borrow().early_before.is_none() {
+                let early = self.closed_early();
+                self.kept.borrow_mut().early_before = Some(early);
+            }
             let up = match self.raised(&boot, MountHow::default()).await {
-                // A chunk whose only unit was torn, and which a failed program of the mount then
+                // A chunk whose only unit was torn, and which a failed program of a mount then
                 // closed, looks like one that went bad with what was flushed.
-                Err(e) if e.refusal == Some(Refusal::Lost) && self.has_closed_early() => {
+                Err(e) if e.refusal == Some(Refusal::Lost) && self.mount_closed_early() => {
                     boot.oracle.get().iter().for_each(|oracle| oracle.admit_any_error());
                     let how = MountHow { accept_lost: true, ..MountHow::default() };
                     self.raised(&boot, how).await
                 }
                 up => up,
             };
+            self.kept.borrow_mut().early_before = None;
             up.map_err(|unmounted| unmounted.what)
         })
     }

@@ -358,6 +358,7 @@ impl Controller {
             if !mutant!("kit.pages-of-lost-chunk-kept") {
                 self.pages_in_lost_chunk(job.line, position);
             }
+            self.place.forget_heard(job.line);
             self.empty_window(window, &mut room);
         } else {
             self.advance_window(window, position, job);

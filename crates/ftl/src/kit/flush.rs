@@ -201,7 +201,7 @@ impl Controller {
         let (page, is_second) = (page & !SECOND, page & SECOND != 0);
         let is_stamps = self.pages.is_stamps(page);
         let before = match is_second {
-            // Without it notes would be on one PU when its line is erased.
+            // If nobody kept the second copy, GC could leave the notes on one PU.
             true if !is_stamps && mutant!("kit.second-notes-garbage") => return,
             true => self.pages.set_second(page, at),
             false => self.pages.landed(page, at),

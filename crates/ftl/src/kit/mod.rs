@@ -277,7 +277,8 @@ impl DriveFtl {
             let denied = c.place.is_host_denied(MAIN);
             user = c.ration(user);
             if denied && !c.place.is_host_denied(MAIN) && !mutant!("kit.room-for-host-untold") {
-                // What waits was not given out because the host had no room: now it has some.
+                // The first dispatch left the host's sectors in the buffer, because the host had no
+                // room. It has some now.
                 c.dispatch(cx, me);
             }
             c.ask_for_erases(cx);

@@ -505,39 +505,48 @@ impl Place {
             |at: usize| report[at].state == ChunkState::Offline && self.chunks[at] & RETIRED == 0;
         let fresh: Vec<usize> = (0..report.len()).filter(|at| fresh(*at)).collect();
         fresh.iter().for_each(|at| self.offline[at / 64] |= 1 << (at % 64));
-        self.forget_heard();
+        let gone: BTreeSet<u32> = (self.layout.chunks())
+            .filter(|(line, p)| {
+                let at = self.layout.chunk_index(*line, *p);
+                self.offline[at / 64] >> (at % 64) & 1 == 1
+            })
+            .map(|(line, _)| line)
+            .collect();
+        gone.into_iter().for_each(|line| self.forget_heard(line));
         self.stock_changed |= !fresh.is_empty();
         !fresh.is_empty()
     }
 
-    /// Chunks have gone offline that may have held all that speaks of others of their lines.
-    fn forget_heard(&mut self) {
-        for line in 0..self.layout.lines {
-            let first = self.layout.positions_of(line).start;
-            let chunks = self.layout.chunk_index(line, first)..;
-            let chunks = chunks.take(self.layout.positions_of(line).len());
-            let loses = chunks.clone().any(|at| self.offline[at / 64] >> (at % 64) & 1 == 1);
-            if loses && !mutant!("kit.witness-not-replaced") {
-                chunks.for_each(|at| self.chunks[at] &= !HEARD);
-                self.lines[line as usize].heard = false;
+    /// A chunk of this line is lost, or what was programmed there last. It may have held the only
+    /// record that speaks of another one.
+    pub(super) fn forget_heard(&mut self, line: u32) {
+        if !mutant!("kit.witness-not-replaced") {
+            for (line, position) in self.layout.chunks_of(line) {
+                self.chunks[self.layout.chunk_index(line, position)] &= !HEARD;
             }
+            self.lines[line as usize].heard = false;
+            self.untold |= self.is_unheard_untold(self.layout.chunks_of(line));
         }
-        self.untold |= self.is_unheard_untold();
     }
 
-    /// Takes in of which chunks a mount has found records that speak, (line, position) each.
+    /// Marks the chunks of which a mount has found a readable record in another chunk, (line,
+    /// position) each.
     pub(super) fn note_heard(&mut self, chunks: &[(u32, u32)]) {
         for (line, position) in chunks {
             self.chunks[self.layout.chunk_index(*line, *position)] |= HEARD;
         }
-        self.untold |= self.is_unheard_untold();
+        self.untold |= self.is_unheard_untold(self.layout.chunks());
     }
 
-    /// No record speaks of a chunk that holds something, nor do the pages of counts yet.
-    fn is_unheard_untold(&self) -> bool {
-        let unheard = |at: &usize| self.chunks[*at] & (WRITTEN | HEARD) == WRITTEN;
-        let mut unheard = (0..self.chunks.len()).filter(unheard);
-        unheard.any(|at| self.told[at] != self.tags[at]) && !mutant!("kit.witness-not-replaced")
+    /// True if one of these chunks holds something, no record in another chunk speaks of it, and the pages of
+    /// counts don't have its tag.
+    fn is_unheard_untold(&self, mut chunks: impl Iterator<Item = (u32, u32)>) -> bool {
+        let is_untold = |(line, position): (u32, u32)| {
+            let at = self.layout.chunk_index(line, position);
+            let unheard = self.chunks[at] & (WRITTEN | HEARD) == WRITTEN;
+            unheard && self.told[at] != self.tags[at]
+        };
+        self.tells && chunks.any(is_untold) && !mutant!("kit.witness-not-replaced")
     }
 
     /// Sectors were programmed from sector `from` on at a position of a line: the records of those
@@ -1161,6 +1170,9 @@ impl Place {
         if closes {
             assert_eq!(l.state, LineState::Open);
             l.state = LineState::Closed;
+            if !l.heard {
+                self.untold |= self.is_unheard_untold(self.layout.chunks_of(line));
+            }
         }
         closes
     }

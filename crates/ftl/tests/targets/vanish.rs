@@ -81,7 +81,7 @@ enum End {
     Cut,
     /// Behind a flush and so many units more, while one unit is programmed that nobody has flushed.
     Torn(u64),
-    /// Behind a flush, and a flush of so many sectors more, a sector at a time.
+    /// After a flush. Then the host writes so many sectors and flushes after each one.
     Flushed(u64),
 }
 
@@ -257,7 +257,7 @@ fn written(ssd: &Ssd) -> Vec<(u32, u32)> {
     chunks(ssd, |info| used(info) && info.write_pointer > 8)
 }
 
-/// The chunks that are so, (PU, chunk) each.
+/// The chunks whose report fulfils `is`, each as (PU, chunk).
 fn chunks(ssd: &Ssd, is: impl Fn(&ChunkInfo) -> bool) -> Vec<(u32, u32)> {
     let geo = *ssd.geometry();
     let report = |pu: u32| (0..).zip(ssd.chunk_report(pu, 0, geo.chunks_per_pu));
@@ -411,8 +411,8 @@ fn chunks_of_three_units_are_not_torn_as_a_whole() {
     }
 }
 
-/// A block goes bad as blocks do: nothing in it can be read, and the next program closes it. It holds
-/// a unit or two that were flushed.
+/// A chunk with one or two flushed units goes bad: none of its sectors can be read, and the next
+/// program closes it. A mount must not take the units for torn ones.
 #[test]
 fn a_chunk_that_goes_bad_with_one_unit_is_no_torn_one() {
     for drive in drives() {

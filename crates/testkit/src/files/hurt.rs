@@ -38,9 +38,9 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// True if both say the same, however much a refusal says is lost and in how many chunks: the
-    /// mount that is refused has programmed padding where nothing can be read, and the next one
-    /// can't read that either. The first place that it names stays.
+    /// True if both verdicts are the same. Two refusals may differ in how many sectors and chunks
+    /// are lost, because the first mount has programmed padding that the next one can't read
+    /// either. They must name the same first place.
     fn agrees(&self, other: &Verdict) -> bool {
         let kind = |why: &str| {
             let (before, behind) = why.split_once("up to ").unwrap_or((why, ""));

@@ -273,9 +273,9 @@ found! {
         [4_303_067_412, aimed(5)];
     /// The second copy of a page of notes waits for its PU when the first one is programmed.
     found_a_barrier_that_holds_a_second_copy: "slc-tlc-faults", [93_000_064, aimed(1)];
-    /// A line was erased, and its room lifted the verdict that the host has none, but only after all
-    /// units had been given out. What a flush waited for stayed in the buffer.
-    found_room_for_a_host_that_nobody_told: "pftl-records", [18_109_869_245, aimed(1)];
+    /// An erase made room for the host. The FTL noticed only after it had assigned all programs, and
+    /// then assigned no more. So sectors of a flush stayed in the buffer, and the flush hung.
+    found_a_flush_that_hangs_although_the_host_has_room: "pftl-records", [18_109_869_245, aimed(1)];
     /// A cut tore a unit, and the next one tore the padding behind it, which filled the chunk. What
     /// the chunk had held before could be read, and still the unit counted as lost.
     found_torn_padding_behind_a_torn_unit: "pblk-vanish",

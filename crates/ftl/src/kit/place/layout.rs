@@ -235,6 +235,11 @@ impl Layout {
         first..first + region.width
     }
 
+    /// The chunks of a line, (line, position) each.
+    pub(in crate::kit) fn chunks_of(&self, line: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+        self.positions_of(line).map(move |position| (line, position))
+    }
+
     /// Every chunk, as line and position, in the order of the lines.
     pub(in crate::kit) fn chunks(&self) -> impl Iterator<Item = (u32, u32)> {
         (0..self.lines).flat_map(|line| self.positions_of(line).map(move |p| (line, p)))

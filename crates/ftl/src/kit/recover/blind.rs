@@ -58,8 +58,9 @@ impl Mount<'_> {
         let muted = self.find_muted(found, &blind).await;
         let mut still = BTreeSet::new();
         for chunk in blind {
-            // The probes may have closed it: the next mount must say the same of it. Once there are
-            // notes, what was flushed is spoken of elsewhere, which decides (`loss.rs`).
+            // The probes may have closed it: the next mount must say the same of it. On a device
+            // with notes, tags outside this chunk say whether it holds what was flushed: `loss.rs`
+            // decides by them.
             let decides = unnoted || mutant!("kit.closed-early-is-torn");
             let unprovable =
                 decides && self.is_unprovable(found, chunk) && !muted.contains(&chunk.1);

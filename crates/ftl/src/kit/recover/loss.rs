@@ -162,7 +162,9 @@ impl Mount<'_> {
         }
         let is_heard = |(line, position): &(u32, u32)| {
             let at = self.chunk_index(*line, *position);
-            found.heard[at].is_erased_since(self.chunks[at].erases) == Some(false)
+            let said = found.heard[at].is_erased_since(self.chunks[at].erases);
+            // Whoever told of a chunk that was judged empty would have the next mount miss it.
+            said == Some(false) || found.good[at] == 0
         };
         self.heard = self.layout.chunks().filter(is_heard).collect();
         let void = found.unreadable.iter().chain(&self.failed);

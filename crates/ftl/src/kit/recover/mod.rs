@@ -173,7 +173,8 @@ struct Mount<'a> {
     failed: Vec<u32>,
     /// Positions that nothing is programmed to before the host may write.
     aside: Vec<u32>,
-    /// Chunks of which a record in another chunk speaks that can be read: (line, position).
+    /// Chunks of which a readable record in another chunk speaks, or that hold nothing that counts:
+    /// (line, position).
     heard: Vec<(u32, u32)>,
     report: Recovery,
     /// When the step began that is under way.

@@ -52,8 +52,8 @@ fn the_host_leaves_a_block_for_each_victim_that_is_read() {
     }
 }
 
-/// A block that is on its way comes after a barrier. The host leaves what that barrier may program
-/// in what is free now, whatever is on its way.
+/// A block that waits for its erase becomes free only after a barrier. So the host leaves that
+/// barrier enough room in lines that are free already.
 #[test]
 fn the_host_leaves_room_for_the_barrier_before_what_comes() {
     let device = Double::new(geometry(4, 2, 12, 16), TIMES, Script::default());
@@ -223,7 +223,8 @@ fn records_count_until_the_new_ones_are_on_two_pus() {
     }
 }
 
-/// On how many PUs the version of the first page of stamps is that is on most, of copies that count.
+/// Groups the copies that count of the first page of stamps by their version. Returns the number of
+/// PUs that hold the version that is on most of them.
 fn pus_of_a_version(c: &Controller, device: &Double) -> usize {
     let page = (0..c.pages.count()).find(|page| c.pages.is_stamps(*page)).expect("a page");
     let lba = c.pages.lba(page);

@@ -127,7 +127,7 @@ impl HostFtl {
         }
     }
 
-    /// The drainer waits, and has units that it took and did not program yet. What they hold counts as
+    /// The drainer waits, and has units that it took and did not program yet. Their sectors count as
     /// buffered meanwhile.
     async fn while_in_hand<T>(
         &self,
@@ -135,7 +135,7 @@ impl HostFtl {
         units: &[Box<Unit>],
         wait: impl Future<Output = T>,
     ) -> T {
-        // What goes out again and was counted when it was programmed first stays counted for that.
+        // A sector that is programmed a second time was counted the first time.
         let is_users = |head: &&Head| {
             head.origin() == Origin::User && !head.is(SlotState::Dead) && !head.counted()
         };

@@ -168,7 +168,7 @@ pub(super) async fn read(
     let mut unread: BTreeMap<u64, u32> = BTreeMap::new();
     loop {
         // All pairs at a time; then those that they say are before them, or in another chunk, too.
-        // What the log does not need any more is not read.
+        // The mount skips pairs older than the oldest one that the anchor names.
         let new = places.range(*range.start()..);
         let new = new.filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
         let new: BTreeMap<u64, BTreeSet<u32>> = new.map(|(id, c)| (*id, c.clone())).collect();
@@ -196,13 +196,13 @@ pub(super) async fn read(
             }
         }
         looked_at.extend(new);
-        // The last pair that gives a block names the next one, which may give none.
+        // The last pair with a readable block names the next one. The mount looks for that pair,
+        // too: perhaps none of its blocks can be read, or one of its copies shows no first record.
         let last =
             found.range(range.clone()).rev().find_map(|(_, (_, content))| content.blocks.last());
         if let Some(Record::Segment { next }) =
             last.and_then(|b| b.entries.last()).map(|e| &e.record)
             && next.id < *range.end()
-            && !places.contains_key(&next.id)
             && !mutant!("log.way-on-ignored")
         {
             places.entry(next.id).or_default().extend(next.chunks);

@@ -320,6 +320,9 @@ impl Reader {
                     let seen = self.look(cx, span.chunk, sector, 1, false);
                     is_readable = is_readable || seen.await[0].sure;
                 }
+                if is_readable {
+                    break;
+                }
             }
             if !is_readable {
                 break;
@@ -334,9 +337,9 @@ impl Reader {
         out.lost.sort_unstable();
     }
 
-    /// Sectors of this chunk of which one can be read, whatever a power cut tore or a failed program
-    /// left: this mount's padding, else earlier ones' or what the chunk held. Of a chunk that holds
-    /// too little there may be none.
+    /// Sectors that show whether this chunk can be read: one that can be gives back at least one of
+    /// them, whatever a cut tore. They are this mount's padding; if there is none, the padding of
+    /// earlier mounts and what the chunk held. Empty if the chunk holds too little.
     fn witnesses(&self, span: Span, out: &Scanned) -> Vec<u32> {
         let per_pu = self.shape.chunks_per_pu;
         let (pu, chunk) = (span.chunk / per_pu, span.chunk % per_pu);
