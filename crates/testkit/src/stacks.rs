@@ -445,8 +445,8 @@ impl Layered {
         }
     }
 
-    /// True if the device has closed a chunk before its end, after a failed program of this mount or
-    /// of one before it that was cut.
+    /// True if a program of this mount, or of one before it that was cut, has failed and the device
+    /// closed its chunk before the end.
     fn mount_closed_early(&self) -> bool {
         let before = self.kept.borrow().early_before.clone();
         before.is_some_and(|before| !self.closed_early().is_subset(&before))

@@ -4,7 +4,7 @@
 //! Promises: sectors of a chunk are handed out in the order of its write pointer, each once; a PU is
 //! given one program at a time; the host gets no room that GC needs to finish what it has begun and
 //! to take one more victim ([`Place::outlook`]); a line is Closed only when no program in it is in
-//! flight. Never: touches content or the map.
+//! flight. Never: touches content or the map, or says who tells of a chunk's erases (`tags.rs`).
 //!
 //! A line is a chunk on each of some PUs, on all of them where nothing else is said (a superblock).
 //! Its sectors are numbered in stripe order: unit by unit over the channels first, then over the PUs
@@ -28,10 +28,11 @@ use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState, Status};
 use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::NIL;
-use super::witness::{Round, tag_of};
+use super::witness::tag_of;
 
 mod layout;
 mod spare;
+mod tags;
 pub(super) use layout::{Layout, Region, RegionSpec, unit_of};
 pub(super) use spare::OpenChunk;
 
@@ -295,10 +296,11 @@ pub(super) struct Place {
     /// A barrier is under way: what it waits for may go to the host's line, because the lines that
     /// are on their way wait for it.
     pub(super) lend: bool,
-    /// A chunk that is the only good one of its line was opened after an erase that
-    /// [`Place::tell_erases`] has not told of, or has become the only good one.
+    /// A chunk that needs pages of counts was opened, or lost its witness, after
+    /// [`Place::tell_erases`] (`tags.rs`): the next barrier writes them.
     untold: bool,
-    /// A chunk that is the only good one of its line was erased after [`Place::tell_erases`].
+    /// A chunk of which the pages of counts speak, or the only good one of a line, was erased after
+    /// [`Place::tell_erases`].
     erased_untold: bool,
     /// Tags as [`Place::tell_erases`] told them last.
     told: Vec<u8>,
@@ -505,82 +507,14 @@ impl Place {
             |at: usize| report[at].state == ChunkState::Offline && self.chunks[at] & RETIRED == 0;
         let fresh: Vec<usize> = (0..report.len()).filter(|at| fresh(*at)).collect();
         fresh.iter().for_each(|at| self.offline[at / 64] |= 1 << (at % 64));
-        let gone: BTreeSet<u32> = (self.layout.chunks())
-            .filter(|(line, p)| {
-                let at = self.layout.chunk_index(*line, *p);
-                self.offline[at / 64] >> (at % 64) & 1 == 1
-            })
-            .map(|(line, _)| line)
-            .collect();
-        gone.into_iter().for_each(|line| self.forget_heard(line));
+        for line in 0..self.layout.lines {
+            let mut chunks = self.layout.chunks_of(line);
+            if chunks.any(|(line, p)| self.is_offline(self.layout.chunk_index(line, p))) {
+                self.forget_heard(line);
+            }
+        }
         self.stock_changed |= !fresh.is_empty();
         !fresh.is_empty()
-    }
-
-    /// A chunk of this line is lost, or what was programmed there last. It may have held the only
-    /// record that speaks of another one.
-    pub(super) fn forget_heard(&mut self, line: u32) {
-        if !mutant!("kit.witness-not-replaced") {
-            for (line, position) in self.layout.chunks_of(line) {
-                self.chunks[self.layout.chunk_index(line, position)] &= !HEARD;
-            }
-            self.lines[line as usize].heard = false;
-            self.untold |= self.is_unheard_untold(self.layout.chunks_of(line));
-        }
-    }
-
-    /// Marks the chunks of which a mount has found a readable record in another chunk, (line,
-    /// position) each.
-    pub(super) fn note_heard(&mut self, chunks: &[(u32, u32)]) {
-        for (line, position) in chunks {
-            self.chunks[self.layout.chunk_index(*line, *position)] |= HEARD;
-        }
-        self.untold |= self.is_unheard_untold(self.layout.chunks());
-    }
-
-    /// True if one of these chunks holds something, no record in another chunk speaks of it, and the pages of
-    /// counts don't have its tag.
-    fn is_unheard_untold(&self, mut chunks: impl Iterator<Item = (u32, u32)>) -> bool {
-        let is_untold = |(line, position): (u32, u32)| {
-            let at = self.layout.chunk_index(line, position);
-            let unheard = self.chunks[at] & (WRITTEN | HEARD) == WRITTEN;
-            unheard && self.told[at] != self.tags[at]
-        };
-        self.tells && chunks.any(is_untold) && !mutant!("kit.witness-not-replaced")
-    }
-
-    /// Sectors were programmed from sector `from` on at a position of a line: the records of those
-    /// that `says` names speak of other chunks.
-    #[inline]
-    pub(super) fn hear(
-        &mut self,
-        (line, position): (u32, u32),
-        from: u32,
-        says: impl Iterator<Item = bool>,
-    ) {
-        if self.tells && !self.lines[line as usize].heard {
-            self.hear_more((line, position), from, says);
-        }
-    }
-
-    #[cold]
-    fn hear_more(
-        &mut self,
-        (line, position): (u32, u32),
-        from: u32,
-        says: impl Iterator<Item = bool>,
-    ) {
-        let columns = self.layout.positions_of(line);
-        let first = self.layout.chunk_index(line, columns.start);
-        let round = Round::from(from, position - columns.start, columns.len() as u32);
-        for (column, _) in
-            round.zip(says).filter(|(_, says)| *says || mutant!("kit.padding-speaks"))
-        {
-            self.chunks[first + column as usize] |= HEARD;
-        }
-        let of_line = &self.chunks[first..first + columns.len()];
-        let is_heard = of_line.len() < 2 || of_line.iter().all(|flags| flags & HEARD != 0);
-        self.lines[line as usize].heard = is_heard;
     }
 
     /// The chunks in which nothing is missed, likewise: bad ones, free ones, and those that wait
@@ -601,12 +535,16 @@ impl Place {
         bits
     }
 
+    /// This chunk has gone offline in this life, as far as a stop has looked.
+    fn is_offline(&self, at: usize) -> bool {
+        self.offline.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1)
+    }
+
     /// The copy at this place is in a chunk that is bad.
     pub(super) fn is_gone(&self, at: u32) -> bool {
         let (line, position, _) = self.layout.in_chunk(at);
         let chunk = self.layout.chunk_index(line, position);
-        let offline = self.offline.get(chunk / 64).is_some_and(|w| w >> (chunk % 64) & 1 == 1);
-        offline || self.retired > 0 && self.is_retired(line, position)
+        self.is_offline(chunk) || self.retired > 0 && self.is_retired(line, position)
     }
 
     /// All chunks at this position are bad.
@@ -1329,91 +1267,6 @@ impl Place {
             l.state = LineState::Free;
             let first = self.layout.positions_of(line).start;
             pool.put(line, first);
-        }
-    }
-
-    /// What the chunks of a line say of each other, by column.
-    pub(super) fn tags_of(&self, line: u32) -> &[u8] {
-        let positions = self.layout.positions_of(line);
-        let first = self.layout.chunk_index(line, positions.start);
-        &self.tags[first..first + positions.len()]
-    }
-
-    /// The device reports so many erases of a chunk that was erased. One that is not counted can't
-    /// be told from none.
-    pub(super) fn note_erases(&mut self, line: u32, position: u32, erases: u32) {
-        let at = self.layout.chunk_index(line, position);
-        self.erased_untold |= self.lines[line as usize].chunks == 1 || self.told[at] != 0;
-        let tag = &mut self.tags[at];
-        *tag = if *tag == tag_of(erases) { 0 } else { tag_of(erases) };
-    }
-
-    /// The pages of counts have to be written before what is in open chunks is durable.
-    pub(super) fn has_untold_erases(&self) -> bool {
-        let differs = |at: usize| self.told[at] != self.tags[at];
-        self.tells && (self.untold || self.without_witness().any(differs))
-    }
-
-    /// True if chunks were erased that will need new pages of counts when they are opened.
-    pub(super) fn will_need_counts(&self) -> bool {
-        self.tells && self.erased_untold
-    }
-
-    /// Barriers write pages of counts where they are needed.
-    pub(super) fn set_tells_erases(&mut self, on: bool) {
-        self.tells = on;
-    }
-
-    /// The tags that pages of counts are to have: of chunks that no record in another chunk of
-    /// their line speaks of.
-    pub(super) fn tell_erases(&mut self) -> &[u8] {
-        let open: Vec<usize> = self.without_witness().collect();
-        (self.untold, self.erased_untold) = (false, false);
-        for line in 0..self.layout.lines {
-            let chunks = self.layout.positions_of(line).map(|p| self.layout.chunk_index(line, p));
-            let is_offline =
-                |at: usize| self.offline.get(at / 64).is_some_and(|w| w >> (at % 64) & 1 == 1);
-            let bad = RETIRED | SUSPECT;
-            let good = |at: &usize| self.chunks[*at] & bad == 0 && !is_offline(*at);
-            let alone = chunks.clone().filter(good).count() == 1;
-            for at in chunks {
-                let unheard = self.chunks[at] & (WRITTEN | HEARD) == WRITTEN;
-                let due = alone || unheard && !mutant!("kit.witness-not-replaced");
-                self.told[at] = if due && self.tells { self.tags[at] } else { 0 };
-            }
-        }
-        for at in open.into_iter().filter(|_| self.tells) {
-            self.told[at] = self.tags[at];
-        }
-        &self.told
-    }
-
-    /// Open chunks that hold something and that no record in another chunk of their line speaks of.
-    fn without_witness(&self) -> impl Iterator<Item = usize> {
-        let open = self.streams.iter().flat_map(|s| (0..).zip(&s.next).map(move |n| (s, n)));
-        let open = open.map(|(s, (position, next))| (s.line_at(position), position, *next));
-        let open = open.filter(|(line, position, next)| {
-            *line != NIL && *next > 0 && self.layout.positions_of(*line).contains(position)
-        });
-        let open = open.map(|(line, position, _)| self.layout.chunk_index(line, position));
-        open.filter(|at| self.chunks[*at] & HEARD == 0)
-    }
-
-    /// Barriers write pages of counts.
-    pub(super) fn tells_erases(&self) -> bool {
-        self.tells
-    }
-
-    /// A mount is over: nobody knows how often the chunks of closed lines without anything valid
-    /// were erased when they were written, and nothing in them is missed.
-    pub(super) fn forget_erases(&mut self) {
-        for line in 0..self.layout.lines {
-            let l = &self.lines[line as usize];
-            if l.valid == 0 && !matches!(l.state, LineState::Free | LineState::Open) {
-                for position in self.layout.positions_of(line) {
-                    self.tags[self.layout.chunk_index(line, position)] = 0;
-                }
-            }
         }
     }
 

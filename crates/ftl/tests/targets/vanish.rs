@@ -388,8 +388,8 @@ fn a_chunk_that_can_not_be_read_is_no_torn_erase() {
     }
 }
 
-/// Two PUs can't be read, and no chunk has more units than cut mounts may have torn. Each mount calls
-/// that a loss.
+/// Two PUs can't be read, and no chunk has more units than cut mounts may have torn. Each mount
+/// calls that a loss.
 #[test]
 fn chunks_of_three_units_are_not_torn_as_a_whole() {
     let mut drive = block_ssd("block, short chunks", 0);
@@ -572,7 +572,8 @@ async fn named(ssd: &dyn Device, cx: &Cx, pu: u32, chunk: u32) -> BTreeSet<u64> 
     found.into_iter().map(|(_, lba, _)| lba).filter(|lba| *lba < USED).collect()
 }
 
-/// The newest copy of the first page of trims, whose number is the first behind the host's sectors.
+/// Returns the place of the newest copy of the first page of trims. That page has the lowest logical
+/// address above the host's sectors.
 async fn page_of_trims(ssd: &dyn Device, cx: &Cx) -> Location {
     let geo = *ssd.geometry();
     let mut pages = Vec::new();

@@ -119,7 +119,7 @@ fn a_mount_that_is_cut_leaves_room_for_the_next_one() {
     run(2, async move |cx| has_all(&cx, &store, SYNCED, "behind all of them").await);
 }
 
-/// Many mounts are cut, each before the foot of its checkpoint, and none of them takes room from the
+/// Many mounts are cut, each before the foot of its checkpoint. None of them takes room from the
 /// next one. The medium is linear: it can't say which segments these mounts have written to.
 #[test]
 fn mounts_that_are_cut_one_after_the_other_leave_room_for_the_last_one() {

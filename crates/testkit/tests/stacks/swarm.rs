@@ -241,8 +241,8 @@ found! {
         [4_000_437, cut_at(1, &[0])], [4_000_094, cut_at(1, &[7_510_241])];
     /// The host's disk failed below pblk, and a program was under way when the target stopped.
     found_a_stop_of_a_failing_disk: "pblk-image-trouble", [6_000_155, once(10)];
-    /// The same disk. A drainer of QBLK had taken sectors and waited to program them when the host's
-    /// requests had ended: no counter had them.
+    /// The host's disk failed. A drainer had taken sectors from a ring and waited to program them,
+    /// and no counter included them.
     found_sectors_in_a_drainers_hands: "pblk-image-trouble",
         [950_000_010, once(1)], [920_000_054, aimed(2)];
     /// A refused mount filled a chunk of two units to see whether it can be read. The next mount
@@ -273,11 +273,11 @@ found! {
         [4_303_067_412, aimed(5)];
     /// The second copy of a page of notes waits for its PU when the first one is programmed.
     found_a_barrier_that_holds_a_second_copy: "slc-tlc-faults", [93_000_064, aimed(1)];
-    /// An erase made room for the host. The FTL noticed only after it had assigned all programs, and
-    /// then assigned no more. So sectors of a flush stayed in the buffer, and the flush hung.
+    /// An erase made room for the host. The FTL noticed only after it had assigned all programs. It
+    /// assigned no more then, so sectors of a flush stayed in the buffer, and the flush hung.
     found_a_flush_that_hangs_although_the_host_has_room: "pftl-records", [18_109_869_245, aimed(1)];
-    /// A cut tore a unit, and the next one tore the padding behind it, which filled the chunk. What
-    /// the chunk had held before could be read, and still the unit counted as lost.
+    /// A cut tore a unit. The next cut tore the padding after it, which filled the chunk. The mount
+    /// could read the units before both, and still counted the torn unit as lost.
     found_torn_padding_behind_a_torn_unit: "pblk-vanish",
         [5_200_000_720, cut_at(1, &[15_805_603, 12_069_600])];
     /// The line of the second copy of a page of counts was erased, and the PU of the first one could

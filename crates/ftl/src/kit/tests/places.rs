@@ -1,7 +1,7 @@
 //! Where programs go, and when a line is used again.
 //!
-//! Owns: tests of a [`Place`] by itself, which nobody else writes to, of where second copies go,
-//! and of how long former copies count.
+//! Owns: tests of a [`Place`] that no device is attached to; tests of the place of second copies and
+//! of the time for which former copies count.
 
 use super::*;
 use crate::log::format::Oob;
@@ -184,8 +184,8 @@ fn names((_, oob): &(Location, [u8; 16]), lba: u64) -> bool {
     Oob::split_tag(Oob::decode_raw(oob).0).0 == lba
 }
 
-/// Of each page of stamps one version counts at any time of which two PUs have a copy: the former
-/// copies count until both new ones are programmed, also if the program of one fails.
+/// At any time two PUs hold copies of one version of each page of stamps. The former copies count
+/// until both new ones are programmed, also if the program of one fails.
 #[test]
 fn records_count_until_the_new_ones_are_on_two_pus() {
     for n in 0..24 {

@@ -127,8 +127,8 @@ impl HostFtl {
         }
     }
 
-    /// The drainer waits, and has units that it took and did not program yet. Their sectors count as
-    /// buffered meanwhile.
+    /// Waits while the drainer has units that it took and did not program yet. Their sectors count
+    /// as buffered meanwhile.
     async fn while_in_hand<T>(
         &self,
         ring: &Ring,

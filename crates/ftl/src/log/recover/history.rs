@@ -274,8 +274,8 @@ impl History {
 
     /// Notes damage if more than the block that was in flight is missing at the log's end, in the
     /// last pair that gives a block or in a younger one. `unread`: for each pair the blocks at its
-    /// end that can't be read. `current`: the pair that the newest anchor names; it is empty only if
-    /// the pair before it is complete.
+    /// end that can't be read. `current`: the pair that the newest anchor names, which is empty only
+    /// if the pair before it is complete.
     fn check_end(&mut self, unread: &BTreeMap<u64, u32>, current: u64) {
         let last = self.parts.last().map_or(0, |part| part.pair.id);
         let unread = unread.range(last..).map(|(_, blocks)| *blocks).max().unwrap_or(0);
@@ -455,8 +455,8 @@ struct Holder {
 
 /// Reads pairs, all at a time. Returns each with the chunks that hold it, and the first records of
 /// all these chunks: padding may have shown that one holds another pair. `range`: the pairs that
-/// the anchor names. First one copy of each is made readable to its end, and the others only where that
-/// one does not give all: a power cut tears the padding of one copy at most, so that a block that
+/// the anchor names. First one copy of each is made readable to its end, and the others only where
+/// that one does not give all: a power cut tears the padding of one copy at most, so a block that
 /// neither gives was never complete.
 async fn read_pairs(
     cx: &Cx,

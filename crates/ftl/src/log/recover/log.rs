@@ -66,9 +66,10 @@ impl Hidden {
             let is_open = info.state == ChunkState::Open;
             // Every chunk of a closed line is full, or a failure closed it.
             let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
-            // Nothing of it can be read yet, or an erase was cut: no anchor fills its chunk, and
-            // nothing is acknowledged in a full pair before an anchor names the next one.
+            // Nothing of it can be read yet.
             let is_early = is_open && info.write_pointer <= survey.shape.window;
+            // An erase was cut. The records know a full pair of the log: the anchor, or a pair beside
+            // it, names it; and no anchor fills its chunk.
             let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(pu(chunk));
             let is_dead = dead.contains(&pu(chunk));
             if is_known || is_early || is_full || is_dead {
@@ -151,8 +152,8 @@ async fn read_once(
 }
 
 /// Keeps the chunks of the pair that the newest anchor names until there is a newer anchor, if the
-/// pair gives no block. A mount that erased them before that and was cut would leave an anchor that
-/// names a pair of which nothing can be read: the same as a lost one.
+/// pair gives no block. If a mount erased them earlier and was cut, that pair would look like one
+/// that was lost.
 fn hold_named_pair(survey: &Survey, history: &mut History, facts: &Facts) {
     if mutant!("log.named-pair-is-free") {
         return;

@@ -292,9 +292,9 @@ fn a_log_block_lost_in_both_copies_is_noticed() {
     intact(&medium.mounted());
 }
 
-/// One copy of the log's last block was programmed when the power went, the other one waited for its
-/// die. The block before was complete in both copies, and neither gives it back: it is not taken for the
-/// one that was in flight.
+/// When the power went one copy of the log's last block was programmed, and the other one waited for
+/// its die. The block before was complete in both copies and can be read in neither. A mount must
+/// not take it for the one that was in flight.
 #[test]
 fn a_lost_block_in_front_of_the_one_in_flight_is_noticed() {
     let bench = Medium::new(small()).create();
@@ -305,7 +305,7 @@ fn a_lost_block_in_front_of_the_one_in_flight_is_noticed() {
         bench.flush();
     }
     let (_, places) = blocks(&bench.medium).pop().expect("a block");
-    // The die of the second copy erases its last chunk meanwhile, which takes longer than a program.
+    // The die of the second copy erases its last chunk, which takes longer than a program.
     let per_pu = bench.ssd.geometry().chunks_per_pu;
     let at = Location { pu: places[1].0 / per_pu, chunk: per_pu - 1, sector: 0 };
     let erased = bench.ssd.format().pack(at);

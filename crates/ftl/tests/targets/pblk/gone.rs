@@ -481,8 +481,8 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
-/// The anchor names a pair without blocks. In both copies of the pair before it the first blocks, or
-/// all, can't be read. The pair before that one names it, so the mount refuses the log as damaged.
+/// The anchor names a pair without blocks. The pair before it can't be read in either copy, or not
+/// from its beginning. A still older pair names that one, so the mount refuses the log as damaged.
 #[test]
 fn a_whole_pair_that_can_not_be_read_is_missed() {
     let mut tried = 0;
