@@ -287,6 +287,13 @@ found! {
     /// another anchor at a place that the chunk's write pointer had not reached.
     found_an_anchor_behind_a_failed_one: "pblk-image-trouble",
         [8_100_083, cut_at(1, &[6_245_761, 0])];
+    /// Padding that a power cut tore took the first block of a pair along. Other padding of that
+    /// block could be read, and was taken for the sign of a whole block: refused for nothing.
+    found_a_first_block_torn_by_its_padding: "pblk-vanish", [11_994_967_557, aimed(3)];
+    /// A refused mount filled the only chunk of its PU with padding. The next mount took the chunk for
+    /// one whose erase was cut, and accepted.
+    found_a_chunk_that_a_refused_mount_filled: "slc-tlc-records",
+        [7_740_000_146, cut_at(1, &[6_520_480])];
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener

@@ -10,7 +10,7 @@
 //! unit, and what fails for a die, a chunk or a while hits all that the chunk has.
 
 use flashlane_base::{VECTOR_MAX, mutant};
-use flashlane_ocssd::device::ChunkState;
+use flashlane_ocssd::device::{ChunkInfo, ChunkState};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::loss::RUN_ALONE;
@@ -92,23 +92,34 @@ impl Mount<'_> {
     }
 
     /// Positions of these chunks at which a sector of another chunk can't be read any more, or none
-    /// ever could, and not even an open chunk gives back what was just programmed there.
+    /// ever could, and a chunk gives nothing back that no cut can have left so.
     async fn find_muted(&self, found: &Found, blind: &BTreeSet<(u32, u32)>) -> BTreeSet<u32> {
         let positions: BTreeSet<u32> = blind.iter().map(|(_, position)| *position).collect();
         let mut muted = BTreeSet::new();
         for position in positions {
             let at = |line: &u32| self.chunk_index(*line, position);
             let good = |line: &u32| found.good[at(line)] > 0 && !blind.contains(&(*line, position));
-            let is_open = |line: &u32| self.chunks[at(line)].state == ChunkState::Open;
+            let uncut = |line: &u32| self.is_uncut(*line, &self.chunks[at(line)]);
             let gives = match self.layout.lines_at(position).find(good) {
                 Some(line) => self.gives_back(found, (line, position), &[]).await,
-                None => !blind.iter().any(|(line, p)| *p == position && is_open(line)),
+                None => !blind.iter().any(|(line, p)| *p == position && uncut(line)),
             };
             if !gives {
                 muted.insert(position);
             }
         }
         muted
+    }
+
+    /// True if no cut explains that this chunk gives nothing back: not even what was just programmed
+    /// at the end of an open one. Nor that of a full one, which an earlier mount may have filled with
+    /// this padding, if no erase of it can be torn: the device reports none.
+    fn is_uncut(&self, line: u32, info: &ChunkInfo) -> bool {
+        let region = self.layout.of(line);
+        let full = region.chunk_sectors > RUN_ALONE * region.unit
+            && info.write_pointer == region.chunk_sectors;
+        let never_erased = info.erases == 0 && !mutant!("kit.filled-chunk-is-torn");
+        info.state == ChunkState::Open || full && never_erased
     }
 
     /// True if padding can't prove that this chunk is readable, and a cut may have left it so: the

@@ -23,7 +23,7 @@ pub(super) struct Hidden {
     chunks: Vec<u32>,
     /// All chunks of these PUs are offline, and were not when the target was created.
     dead: Vec<u32>,
-    /// They hold so little that their only program may have been torn.
+    /// Their only program was torn, or can't be read yet.
     begun: Vec<u32>,
     per_pu: u32,
 }
@@ -66,8 +66,7 @@ impl Hidden {
             let is_open = info.state == ChunkState::Open;
             // Every chunk of a closed line is full, or a failure closed it.
             let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
-            // Nothing of it can be read yet.
-            let is_early = is_open && info.write_pointer <= survey.shape.window;
+            let is_early = is_open && survey.is_early(chunk);
             // An erase was cut. The records know a full pair of the log: the anchor, or a pair beside
             // it, names it; and no anchor fills its chunk.
             let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(pu(chunk));
@@ -75,15 +74,13 @@ impl Hidden {
             if is_known || is_early || is_full || is_dead {
                 continue;
             }
-            match info.write_pointer > first_program(&survey.shape) {
-                true => hidden.chunks.push(chunk),
-                false => hidden.begun.push(chunk),
-            }
+            hidden.chunks.push(chunk);
         }
-        // What holds no more than a torn program a mount has padded: that it can be read is no
-        // news.
         let torn = survey.torn_at_first(cx, &hidden.chunks).await;
         hidden.chunks.retain(|chunk| !torn.contains(chunk));
+        // What a mount has padded: that it can be read is no news.
+        let is_begun = |c: &u32| survey.pointer(*c) <= first_program(&survey.shape);
+        hidden.begun = torn.into_iter().filter(is_begun).collect();
         hidden
     }
 

@@ -138,31 +138,61 @@ impl Survey {
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
-    /// Of these chunks, whose first record can't be read, those that hold nothing but one torn
-    /// program: the next record that can be read is a mount's padding.
+    /// Of these chunks, whose first record can't be read, those in which a power cut tore the first
+    /// program, or the padding that closes its page pairs. Nothing was acknowledged there: the last
+    /// program before a mount's padding, or before the end of what was written, can't be read, and
+    /// what can be read before it is padding of the same life.
     pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
         let mut torn = BTreeSet::new();
-        let step = self.flash.geo.ws_min;
-        let sectors: Vec<u32> =
-            (step..=first_program(&self.shape)).step_by(step as usize).collect();
         for chunk in chunks {
-            for some in sectors.chunks(VECTOR_MAX) {
-                let addrs = some.iter().map(|s| self.flash.addresses(*chunk, *s, 1)[0]);
-                let addrs: Vec<_> = addrs.collect();
-                let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-                let (kind, cause) = ((0, true), Cause::Metadata);
-                let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
-                let Some(next) = (0..some.len()).find(|i| done.status(*i).is_ok()) else {
-                    continue;
-                };
-                let (lba, stamp, _) = Oob::decode_raw(&oob[next]);
-                if (lba, stamp) == (LBA_PADDING, OF_MOUNT) {
-                    torn.insert(*chunk);
+            let (end, most) = (self.pointer(*chunk), first_program(&self.shape));
+            let sectors: Vec<u32> = (1..end.min(most + 1)).collect();
+            let (mut last_is_torn, mut ends_there) = (true, end <= most);
+            for record in self.records(cx, *chunk, &sectors).await {
+                match record {
+                    None => last_is_torn = true,
+                    Some((LBA_PADDING, OF_MOUNT)) => {
+                        ends_there = true;
+                        break;
+                    }
+                    Some((LBA_PADDING, _)) if !mutant!("log.pair-padding-is-a-block") => {
+                        last_is_torn = mutant!("log.whole-first-block-is-torn");
+                    }
+                    Some(_) => {
+                        last_is_torn = false;
+                        break;
+                    }
                 }
-                break;
+            }
+            if last_is_torn && ends_there {
+                torn.insert(*chunk);
             }
         }
         torn
+    }
+
+    /// The records, lba and stamp, of these sectors of a chunk; `None`: it can't be read.
+    async fn records(&self, cx: &Cx, chunk: u32, sectors: &[u32]) -> Vec<Option<(u64, u64)>> {
+        let mut records = Vec::new();
+        for some in sectors.chunks(VECTOR_MAX) {
+            let addrs = some.iter().map(|s| self.flash.addresses(chunk, *s, 1)[0]);
+            let addrs: Vec<_> = addrs.collect();
+            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+            let (kind, cause) = ((0, true), Cause::Metadata);
+            let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
+            records.extend((0..some.len()).map(|i| {
+                let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
+                done.status(i).is_ok().then_some((lba, stamp))
+            }));
+        }
+        records
+    }
+
+    /// True if the medium gives nothing of this open chunk back yet: no padding follows what was
+    /// written.
+    pub(super) fn is_early(&self, chunk: u32) -> bool {
+        let is_padded = self.readable.contains(&chunk) && !mutant!("log.padded-pair-is-early");
+        self.pointer(chunk) <= self.shape.window && !is_padded
     }
 
     /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its

@@ -481,6 +481,50 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
+/// The last pair of the log holds one block, and with `pair_damage` padding that closes its page
+/// pairs. The block is whole, so it was acknowledged: a mount refuses if it can't read the block in
+/// either copy but can read the rest of its unit, or the padding.
+#[test]
+fn a_first_block_is_torn_only_if_its_program_is() {
+    let pairs = |setup: Setup| setup.with(|s| s.spec.cells.pair_damage = true);
+    for setup in both().into_iter().chain(both().map(pairs)) {
+        let mut tried = 0;
+        for blocks in 0..60 {
+            let bench = lived(&setup, 4);
+            for i in 0..blocks {
+                bench.discard(10 + i, 1);
+                bench.flush();
+            }
+            let medium = bench.cut();
+            let log = medium.log();
+            let newest = log.last().expect("a log").segment;
+            let of_pair = || log.iter().filter(|block| block.segment == newest);
+            let firsts: BTreeSet<u64> = of_pair().map(|block| block.first_sequence).collect();
+            if firsts.len() > 1 || newest == 1 {
+                continue;
+            }
+            let unit = medium.ssd.geometry().ws_min;
+            let sizes = if setup.spec.cells.pair_damage { vec![1, unit] } else { vec![1] };
+            for sectors in sizes {
+                medium.wreck(of_pair().flat_map(|block| (0..sectors).map(|s| (block.at.0, s))));
+                for _ in 0..2 {
+                    let error = medium.refused(MountOptions::default());
+                    let is_known =
+                        matches!(error, MountError::Unknown { .. } | MountError::Damaged(_));
+                    assert!(is_known, "{error}");
+                }
+                medium.heal();
+            }
+            all_there(&medium);
+            tried += 1;
+            if tried == 2 {
+                break;
+            }
+        }
+        assert!(tried > 0, "no log ended with one block in its last pair");
+    }
+}
+
 /// The anchor names a pair without blocks. The pair before it can't be read in either copy, or not
 /// from its beginning. A still older pair names that one, so the mount refuses the log as damaged.
 #[test]
