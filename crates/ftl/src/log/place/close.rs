@@ -101,11 +101,12 @@ impl HostFtl {
     fn build_closing(&self, line: u32) -> (Vec<u8>, u64) {
         let p = self.pools.of_line(line).lock();
         let l = p.line(line);
-        let open = l.open.as_ref().expect("a closing line is open");
-        let mut header = ClosingHeader::of(self.journal.uuid, line, l.sequence, &open.entries);
+        let entries = p.closing_entries(line);
+        let mut header = ClosingHeader::of(self.journal.uuid, line, l.sequence, &entries);
         header.generation = self.journal.generation;
-        header.causes[..open.causes.len()].copy_from_slice(&open.causes);
-        (header.encode(&open.entries), l.sequence)
+        let causes = l.open.iter().flat_map(|open| open.causes);
+        header.causes.iter_mut().zip(causes).for_each(|(to, sectors)| *to = sectors);
+        (header.encode(&entries), l.sequence)
     }
 
     /// Writes the metadata over the positions that are left, pads the rest: one task per chunk, in

@@ -17,6 +17,7 @@ use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
@@ -142,6 +143,10 @@ pub(in crate::log) struct OpenLine {
     pub(in crate::log) in_flight: u32,
     /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
     pub(in crate::log) entries: Entries,
+    /// Indices of entries that the log tells of and that the closing metadata leaves out: a program
+    /// failed behind these sectors, and they are written again elsewhere. Until that ends only the
+    /// log says that they were durable.
+    left: Vec<usize>,
     pub(in crate::log) causes: [u32; Cause::ALL.len()],
     /// Its closing metadata is being built.
     closing_began: bool,
@@ -157,6 +162,7 @@ impl OpenLine {
             chunks,
             in_flight: 0,
             entries,
+            left: Vec::new(),
             causes: [0; Cause::ALL.len()],
             closing_began: false,
         })
@@ -754,10 +760,12 @@ impl PoolState {
         // Units that are still in flight here speak for themselves when they end.
         let waiting = c.window_end - shape.unit;
         let waiting = waiting..waiting + c.window.len() as u32 * shape.unit;
-        let mut sectors: Vec<u32> = waiting.collect();
         let early = std::mem::take(&mut c.early);
         let units = 1 + early.len() as u64;
-        sectors.extend(early.iter().flat_map(|(first, _)| *first..first + shape.unit));
+        let early_sectors = early.iter().flat_map(|(first, _)| *first..first + shape.unit);
+        let may_be_told = waiting.clone().filter(|sector| *sector < c.told);
+        let may_be_told: Vec<u32> = may_be_told.chain(early_sectors).collect();
+        let mut never_told: Vec<u32> = waiting.filter(|sector| *sector >= c.told).collect();
         let early = early.into_iter().filter_map(|(_, unit)| unit);
         for waiting in c.window.drain(..).flatten().chain(early) {
             match mutant!("log.window-kept") {
@@ -765,16 +773,21 @@ impl PoolState {
                 false => waiting.give_slots_to(&mut again),
             }
         }
-        sectors.extend((0..shape.unit).filter(|i| lost(*i as usize)).map(|i| spot.sector + i));
+        never_told.extend((0..shape.unit).filter(|i| lost(*i as usize)).map(|i| spot.sector + i));
         if let Some(mut unit) = unit {
             again.extend(unit.tear(lost));
             released.push(unit);
         }
-        for sector in sectors {
-            let i = PoolState::entry_index(&shape, width, spot.at, sector);
-            if !mutant!("log.failed-stay-entered") {
-                open.entries[i] = pack_entry(LBA_NONE, 0);
+        if !mutant!("log.failed-stay-entered") {
+            let index = |sector| PoolState::entry_index(&shape, width, spot.at, sector);
+            open.left.extend(may_be_told.into_iter().map(index));
+            if mutant!("log.told-until-it-fails") {
+                open.left.drain(..).for_each(|i| open.entries[i] = pack_entry(LBA_NONE, 0));
             }
+            never_told
+                .into_iter()
+                .map(index)
+                .for_each(|i| open.entries[i] = pack_entry(LBA_NONE, 0));
         }
         let full = open.remaining <= open.closing;
         let line = self.line_mut(spot.line);
@@ -805,6 +818,17 @@ impl PoolState {
     /// The closing metadata is built from now on.
     pub(in crate::log) fn begin_closing(&mut self, line: u32) {
         self.open_mut(line).closing_began = true;
+    }
+
+    /// Lba and stamp of every sector of an open line, as its closing metadata says them.
+    pub(in crate::log) fn closing_entries(&self, line: u32) -> Cow<'_, [[u8; PACKED_BYTES]]> {
+        let open = self.line(line).open.as_ref().expect("a closing line is open");
+        let mut entries = Cow::Borrowed(&open.entries[..]);
+        if !open.left.is_empty() {
+            let entries = entries.to_mut();
+            open.left.iter().for_each(|i| entries[*i] = pack_entry(LBA_NONE, 0));
+        }
+        entries
     }
 
     /// The PU of a chunk of an open line.

@@ -6,7 +6,7 @@
 //! never taken for one that was not written. Never: decides what a chunk means.
 
 use super::super::flash::{Flash, RETRIES, Records};
-use super::super::format::{LBA_ANCHOR, LBA_LOG, LBA_PADDING, Oob};
+use super::super::format::{LBA_ANCHOR, LBA_LOG, LBA_NONE, LBA_PADDING, Oob};
 use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Status};
@@ -171,7 +171,7 @@ impl Survey {
         torn
     }
 
-    /// The records, lba and stamp, of these sectors of a chunk; `None`: it can't be read.
+    /// The records, lba and stamp, of these sectors of a chunk; `None`: it can't be read, or not yet.
     async fn records(&self, cx: &Cx, chunk: u32, sectors: &[u32]) -> Vec<Option<(u64, u64)>> {
         let mut records = Vec::new();
         for some in sectors.chunks(VECTOR_MAX) {
@@ -182,7 +182,7 @@ impl Survey {
             let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
             records.extend((0..some.len()).map(|i| {
                 let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-                done.status(i).is_ok().then_some((lba, stamp))
+                (done.status(i).is_ok() && lba != LBA_NONE).then_some((lba, stamp))
             }));
         }
         records
