@@ -22,7 +22,7 @@ use std::ops::RangeInclusive;
 
 /// How far this life's counters are above the newest anchor that could be read: there may be newer ones
 /// that can be read again one day, which must not be taken for the newest then. The log of an anchor that
-/// so many followed is gone.
+/// so many followed is gone. If no anchor can be read, each life before may have added as much.
 const UNSEEN: u64 = 1 << 20;
 
 /// Sectors that are looked at together for the newest anchor.
@@ -164,8 +164,8 @@ pub(super) async fn read(
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
     let pairs = survey.shape.pair_pads.div_ceil(grid.room);
-    // Blocks at the end of each pair that no chunk gives.
-    let mut unread: BTreeMap<u64, u32> = BTreeMap::new();
+    // For each pair the blocks at its end that no chunk gives, and how many a power cut explains.
+    let mut unread: BTreeMap<u64, (u32, u32)> = BTreeMap::new();
     loop {
         // All pairs at a time; then those that they say are before them, or in another chunk, too.
         // The mount skips pairs older than the oldest one that the anchor names.
@@ -188,8 +188,8 @@ pub(super) async fn read(
             }
             if range.contains(&id) && !mutant!("log.lost-pair-is-empty") {
                 // A torn part of a first block may have taken page pairs of the same block along.
-                let none = if content.blocks.is_empty() { pairs } else { 0 };
-                unread.insert(id, content.unread.saturating_sub(none));
+                let pairs = if content.blocks.is_empty() { pairs } else { 0 };
+                unread.insert(id, (content.unread, 1 + pairs));
             }
             if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
                 found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
@@ -218,9 +218,12 @@ pub(super) async fn read(
         entries: Vec::new(),
         superseded: anchors.chunks,
         named: anchors.newest.map(|a| a.current),
-        anchor_counter: anchors.newest.as_ref().map_or(0, |a| {
-            a.counter + if mutant!("log.anchor-counters-close") { 0 } else { UNSEEN }
-        }),
+        anchor_counter: match anchors.newest {
+            Some(a) if mutant!("log.anchor-counters-close") => a.counter,
+            Some(a) => a.counter + UNSEEN,
+            None if mutant!("log.unread-anchors-are-none") => 0,
+            None => (u64::from(generation) + 1) * UNSEEN,
+        },
         is_newer: anchors.is_newer,
         damage: None,
         is_torn: anchors.is_torn,
@@ -232,7 +235,7 @@ pub(super) async fn read(
         let is_begun = id > *range.end() && mutant!("log.begun-copies-count");
         if range.contains(&id) || leads_on || is_begun {
             if !content.blocks.is_empty() {
-                unread.insert(id, content.unread);
+                unread.insert(id, (content.unread, 1));
             }
             history.join(pair, content, is_anchored);
         }
@@ -274,16 +277,19 @@ impl History {
 
     /// Notes damage if more than the block that was in flight is missing at the log's end, in the
     /// last pair that gives a block or in a younger one. `unread`: for each pair the blocks at its
-    /// end that can't be read. `current`: the pair that the newest anchor names, which is empty only
+    /// end that can't be read, and how many a power cut explains. `current`: the pair that the newest anchor names, which is empty only
     /// if the pair before it is complete.
-    fn check_end(&mut self, unread: &BTreeMap<u64, u32>, current: u64) {
+    fn check_end(&mut self, unread: &BTreeMap<u64, (u32, u32)>, current: u64) {
         let last = self.parts.last().map_or(0, |part| part.pair.id);
-        let unread = unread.range(last..).map(|(_, blocks)| *blocks).max().unwrap_or(0);
-        self.is_torn |= unread > 0;
+        let at_end = || unread.range(last..).map(|(_, unread)| *unread);
+        self.is_torn |=
+            at_end().any(|(blocks, _)| blocks > 0) && !mutant!("log.first-block-trusted");
         let is_complete =
             self.entries.last().is_some_and(|e| matches!(e.record, Record::Segment { .. }));
-        if unread > 1 && !mutant!("log.end-of-any-length") {
-            self.say(format!("the last {unread} blocks of the FTL log can't be read"));
+        let missed =
+            at_end().filter(|(blocks, torn)| blocks > torn).map(|(blocks, _)| blocks).max();
+        if let Some(missed) = missed.filter(|_| !mutant!("log.end-of-any-length")) {
+            self.say(format!("the last {missed} blocks of the FTL log can't be read"));
         }
         if last < current && !is_complete && !mutant!("log.end-before-anchor") {
             self.say(format!("the end of segment {last} of the FTL log can't be read"));

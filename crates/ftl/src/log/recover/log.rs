@@ -46,6 +46,8 @@ impl Hidden {
                 closed.extend(told.closed.iter().flat_map(|_| &told.chunks));
             }
         }
+        let named = log.iter().flat_map(|(history, _)| &history.named).flat_map(|pair| pair.chunks);
+        let named: Vec<u32> = named.filter(|_| !mutant!("log.named-pair-is-erased")).collect();
         let dead = survey.dead_pus();
         let good =
             (0..survey.chunks.len() as u32).filter(|c| !survey.is_offline(*c)).count() as u64;
@@ -66,12 +68,12 @@ impl Hidden {
             let is_open = info.state == ChunkState::Open;
             // Every chunk of a closed line is full, or a failure closed it.
             let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
-            let is_early = is_open && survey.is_early(chunk);
-            // An erase was cut. The records know a full pair of the log: the anchor, or a pair beside
-            // it, names it; and no anchor fills its chunk.
-            let is_full = info.write_pointer >= survey.shape.chunk_sectors && !is_silent(pu(chunk));
+            // An erase was cut: no anchor fills its chunk, and the records know a full pair of the log
+            // but the last one. That one's chunks are erased after there is a newer anchor.
+            let may_be_erased = !is_silent(pu(chunk)) && !named.contains(&chunk);
+            let is_full = info.write_pointer >= survey.shape.chunk_sectors && may_be_erased;
             let is_dead = dead.contains(&pu(chunk));
-            if is_known || is_early || is_full || is_dead {
+            if is_known || is_full || is_dead {
                 continue;
             }
             hidden.chunks.push(chunk);
@@ -141,6 +143,7 @@ async fn read_once(
     if !is_good && !mutant!("log.firsts-undoubted") {
         survey.doubt(cx, firsts).await;
     }
+    survey.read_padded(cx, firsts).await;
     let mut history = history?;
     let facts = Facts::of(&history, &survey.shape);
     let hidden = Hidden::of(cx, survey, firsts, Some((&history, &facts))).await;

@@ -27,8 +27,19 @@ pub(super) struct First {
 #[derive(Default)]
 pub(in super::super) struct Firsts {
     pub(in super::super) read: Vec<First>,
-    /// Written chunks whose first record can't be read, or not yet (`mw_cunits`).
+    /// Written chunks whose first record can't be read.
     pub(super) unread: Vec<u32>,
+    /// Written chunks whose first record the device does not give yet: they need more programs, or
+    /// padding, after it (`mw_cunits`).
+    early: Vec<u32>,
+}
+
+impl Firsts {
+    fn take_in(&mut self, other: Firsts) {
+        self.read.extend(other.read);
+        self.unread.extend(other.unread);
+        self.early.extend(other.early);
+    }
 }
 
 pub(in super::super) struct Survey {
@@ -89,7 +100,7 @@ impl Survey {
     /// The out-of-band record of the first sector of every written chunk, all PUs at a time.
     pub(in super::super) async fn first_records(&self, cx: &Cx) -> Firsts {
         let all = (0..self.chunks.len() as u32).filter(|c| self.is_written(*c));
-        let mut firsts = Firsts { read: Vec::new(), unread: all.collect() };
+        let mut firsts = Firsts { unread: all.collect(), ..Firsts::default() };
         self.read_unread(cx, &mut firsts).await;
         firsts
     }
@@ -106,10 +117,20 @@ impl Survey {
             })
             .collect();
         for task in tasks {
-            let (read, unread) = task.await;
-            firsts.read.extend(read);
-            firsts.unread.extend(unread);
+            firsts.take_in(task.await);
         }
+        firsts.read.sort_by_key(|first| first.chunk);
+    }
+
+    /// Reads those that this mount has padded since the device did not give them yet.
+    pub(super) async fn read_padded(&self, cx: &Cx, firsts: &mut Firsts) {
+        if mutant!("log.padded-pair-is-early") {
+            return;
+        }
+        let early = std::mem::take(&mut firsts.early).into_iter();
+        let (padded, early): (Vec<u32>, Vec<u32>) = early.partition(|c| self.readable.contains(c));
+        firsts.early = early;
+        firsts.take_in(read_first(&self.flash, cx, &padded).await);
         firsts.read.sort_by_key(|first| first.chunk);
     }
 
@@ -134,7 +155,7 @@ impl Survey {
 
     /// The first records of some chunks, by chunk; what can't be read is left out.
     pub(super) async fn firsts_of(&self, cx: &Cx, chunks: &[u32]) -> BTreeMap<u32, First> {
-        let (firsts, _) = read_first(&self.flash, cx, chunks).await;
+        let firsts = read_first(&self.flash, cx, chunks).await.read;
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
@@ -186,13 +207,6 @@ impl Survey {
             }));
         }
         records
-    }
-
-    /// True if the medium gives nothing of this open chunk back yet: no padding follows what was
-    /// written.
-    pub(super) fn is_early(&self, chunk: u32) -> bool {
-        let is_padded = self.readable.contains(&chunk) && !mutant!("log.padded-pair-is-early");
-        self.pointer(chunk) <= self.shape.window && !is_padded
     }
 
     /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its
@@ -285,9 +299,9 @@ pub(in super::super) async fn pad(
     counted
 }
 
-/// The first records of some chunks, and the chunks of which they can't be read.
-async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> (Vec<First>, Vec<u32>) {
-    let (mut found, mut unread) = (Vec::new(), Vec::new());
+/// The first records of some chunks.
+async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Firsts {
+    let mut firsts = Firsts::default();
     for some in chunks.chunks(VECTOR_MAX) {
         let mut some = some.to_vec();
         for _ in 0..=RETRIES {
@@ -297,19 +311,20 @@ async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> (Vec<First>, Vec<
             let done = read.await;
             let mut again = Vec::new();
             for (i, chunk) in some.into_iter().enumerate() {
-                if !done.status(i).is_ok() {
-                    again.push(chunk);
-                    continue;
-                }
                 let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-                found.push(First { chunk, lba, stamp });
+                match done.status(i) {
+                    Status::Empty => firsts.early.push(chunk),
+                    status if !status.is_ok() => again.push(chunk),
+                    _ if lba == LBA_NONE => firsts.early.push(chunk),
+                    _ => firsts.read.push(First { chunk, lba, stamp }),
+                }
             }
             some = again;
             if some.is_empty() {
                 break;
             }
         }
-        unread.extend(some);
+        firsts.unread.extend(some);
     }
-    (found, unread)
+    firsts
 }
