@@ -292,7 +292,7 @@ impl DriveFtl {
         }
         (c.barriers.active, c.barriers.pages_go, c.place.lend) = (false, false, false);
         if c.barriers.left_pairs && !mutant!("kit.left-pairs-uncovered") {
-            // The syncer runs it once more, with pages of stamps if a flush waits.
+            // The syncer runs it again, with changed pages of stamps: a flush may wait for them.
             c.barriers.records_due = true;
             return;
         }

@@ -290,22 +290,23 @@ found! {
     /// Padding that a power cut tore took the first block of a pair along. Other padding of that
     /// block could be read, and was taken for the sign of a whole block: refused for nothing.
     found_a_first_block_torn_by_its_padding: "pblk-vanish", [11_994_967_557, aimed(3)];
-    /// A die failed. The log, which told of what it held for a flush, told the line anew without it
-    /// before it was written elsewhere: older data.
+    /// For a flush, records told what units held. A program of their chunk failed, and the log told
+    /// the line again without them, before they were written elsewhere. Then came a power cut, and
+    /// the die died: a mount gave older data.
     found_told_sectors_that_a_failure_took_back: "pblk-vanish",
         [12_000_000_520, cut_at(2, &[4_854_549])];
     /// The erase of one copy of the anchor was cut, and the other copy failed for a while. When it
     /// came back it was taken for the newest anchor.
     found_an_older_anchor_that_came_back: "pblk-vanish", [16_294_967_635, aimed(3)];
-    /// All anchors were on a channel that gave nothing back. Their chunks counted as ones that can't
-    /// be read yet, and an older log as the newest.
+    /// All anchors were on a channel that gave nothing back. The mount took their chunks for ones
+    /// that the device does not give yet, and an older log for the newest.
     found_anchors_that_are_not_early: "qblk-vanish",
         [13_000_000_391, cut_at(1, &[20_612_960])];
     /// Sectors of a torn log block that the device did not give yet passed for readable ones.
     found_a_torn_block_in_a_window: "pblk-vanish",
         [12_000_000_363, Plan { effort: 50, ..aimed(5) }];
-    /// A refused mount filled the only chunk of its PU with padding. The next mount took the chunk for
-    /// one whose erase was cut, and accepted.
+    /// A refused mount filled the only chunk of its PU with padding. The next mount took the chunk
+    /// for one whose erase was cut, and accepted.
     found_a_chunk_that_a_refused_mount_filled: "slc-tlc-records",
         [7_740_000_146, cut_at(1, &[6_520_480])];
 }

@@ -91,8 +91,9 @@ impl Mount<'_> {
         read_records(self.cx, &self.medium, &control).await.iter().any(Option::is_some)
     }
 
-    /// Positions of these chunks at which a sector of another chunk can't be read any more, or none
-    /// ever could, and a chunk gives nothing back that no cut can have left so.
+    /// Positions of these chunks at which the PU itself seems to fail. A sector of another chunk
+    /// could be read and can't be now; or no other chunk ever gave one, and no power cut explains
+    /// one of these chunks ([`Mount::is_uncut`]).
     async fn find_muted(&self, found: &Found, blind: &BTreeSet<(u32, u32)>) -> BTreeSet<u32> {
         let positions: BTreeSet<u32> = blind.iter().map(|(_, position)| *position).collect();
         let mut muted = BTreeSet::new();
@@ -111,9 +112,9 @@ impl Mount<'_> {
         muted
     }
 
-    /// True if no cut explains that this chunk gives nothing back: not even what was just programmed
-    /// at the end of an open one. Nor that of a full one, which an earlier mount may have filled with
-    /// this padding, if no erase of it can be torn: the device reports none.
+    /// True if no power cut explains that nothing of this chunk can be read. Open: not even what
+    /// this mount has just programmed there. Full: an earlier mount may have padded it to its end;
+    /// only a torn erase would explain that, and the device reports no erase of it.
     fn is_uncut(&self, line: u32, info: &ChunkInfo) -> bool {
         let region = self.layout.of(line);
         let full = region.chunk_sectors > RUN_ALONE * region.unit

@@ -143,9 +143,9 @@ pub(in crate::log) struct OpenLine {
     pub(in crate::log) in_flight: u32,
     /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
     pub(in crate::log) entries: Entries,
-    /// Indices of entries that the log tells of and that the closing metadata leaves out: a program
-    /// failed behind these sectors, and they are written again elsewhere. Until that ends only the
-    /// log says that they were durable.
+    /// Indices of entries that the log may tell of and that the closing metadata leaves out: a
+    /// program of their chunk failed, and they are written again elsewhere. Until then only the log
+    /// says that they were durable.
     left: Vec<usize>,
     pub(in crate::log) causes: [u32; Cause::ALL.len()],
     /// Its closing metadata is being built.

@@ -275,10 +275,10 @@ impl History {
         self.parts.push(Part { pair, first_sequence: first });
     }
 
-    /// Notes damage if more than the block that was in flight is missing at the log's end, in the
-    /// last pair that gives a block or in a younger one. `unread`: for each pair the blocks at its
-    /// end that can't be read, and how many a power cut explains. `current`: the pair that the newest anchor names, which is empty only
-    /// if the pair before it is complete.
+    /// Notes damage if the end of the log, in the last pair that gives a block or in a younger one,
+    /// lacks more blocks than a power cut explains. `unread`: for each pair, how many blocks at its
+    /// end can't be read, and how many a power cut explains. `current`: the pair that the newest
+    /// anchor names, which is empty only if the pair before it is complete.
     fn check_end(&mut self, unread: &BTreeMap<u64, (u32, u32)>, current: u64) {
         let last = self.parts.last().map_or(0, |part| part.pair.id);
         let at_end = || unread.range(last..).map(|(_, unread)| *unread);

@@ -23,7 +23,8 @@ pub(super) struct Hidden {
     chunks: Vec<u32>,
     /// All chunks of these PUs are offline, and were not when the target was created.
     dead: Vec<u32>,
-    /// Their only program was torn, or can't be read yet.
+    /// Chunks whose only program seems torn, and that no earlier mount has padded. They hide no
+    /// newer log; the mount still reads them again over time.
     begun: Vec<u32>,
     per_pu: u32,
 }
@@ -68,8 +69,9 @@ impl Hidden {
             let is_open = info.state == ChunkState::Open;
             // Every chunk of a closed line is full, or a failure closed it.
             let is_known = known.contains(&chunk) && !(is_open && closed.contains(&chunk));
-            // An erase was cut: no anchor fills its chunk, and the records know a full pair of the log
-            // but the last one. That one's chunks are erased after there is a newer anchor.
+            // A full chunk counts as one whose erase was cut: no anchor fills its chunk, and the
+            // records name each full pair of the log but the last. The chunks of the last one
+            // (`named`) are erased only after a newer anchor is durable.
             let may_be_erased = !is_silent(pu(chunk)) && !named.contains(&chunk);
             let is_full = info.write_pointer >= survey.shape.chunk_sectors && may_be_erased;
             let is_dead = dead.contains(&pu(chunk));
@@ -80,7 +82,7 @@ impl Hidden {
         }
         let torn = survey.torn_at_first(cx, &hidden.chunks).await;
         hidden.chunks.retain(|chunk| !torn.contains(chunk));
-        // What a mount has padded: that it can be read is no news.
+        // The others hold an earlier mount's padding, which proves the tear: no need to read again.
         let is_begun = |c: &u32| survey.pointer(*c) <= first_program(&survey.shape);
         hidden.begun = torn.into_iter().filter(is_begun).collect();
         hidden

@@ -159,10 +159,10 @@ impl Survey {
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
-    /// Of these chunks, whose first record can't be read, those in which a power cut tore the first
-    /// program, or the padding that closes its page pairs. Nothing was acknowledged there: the last
-    /// program before a mount's padding, or before the end of what was written, can't be read, and
-    /// what can be read before it is padding of the same life.
+    /// Returns those of `chunks` in which a power cut tore the first program, or the padding that
+    /// closes its page pairs: nothing was acknowledged there. No first record of `chunks` can be
+    /// read. The sign: the last sector before a mount's padding, or before the write pointer, can't
+    /// be read, and each one before it that can be read is padding that closes page pairs.
     pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
         let mut torn = BTreeSet::new();
         for chunk in chunks {
@@ -192,7 +192,7 @@ impl Survey {
         torn
     }
 
-    /// The records, lba and stamp, of these sectors of a chunk; `None`: it can't be read, or not yet.
+    /// (lba, stamp) in the record of each sector; `None` if it can't be read, or not yet.
     async fn records(&self, cx: &Cx, chunk: u32, sectors: &[u32]) -> Vec<Option<(u64, u64)>> {
         let mut records = Vec::new();
         for some in sectors.chunks(VECTOR_MAX) {

@@ -481,10 +481,9 @@ fn two_blocks_missing_at_the_end_of_the_log_are_damage() {
     }
 }
 
-/// The last pair of the log holds one block, and with `pair_damage` padding that closes its page
-/// pairs. The block is whole, so it was acknowledged: a mount that can't read the block in either
-/// copy from its n-th command on, but can read the rest of its unit, or the padding, refuses, or has
-/// read the block before.
+/// The last pair of the log holds one block and, with `pair_damage`, padding that closes its page
+/// pairs. The block was acknowledged: the rest of its unit, or the padding, can be read. From the
+/// n-th command on, neither copy of the block can. The mount refuses, or has read it before that.
 #[test]
 fn a_first_block_is_torn_only_if_its_program_is() {
     let cut_after = |setup: &Setup, discards: u64| {
