@@ -342,19 +342,23 @@ fn failed_programs_of_pages_lose_no_trim() {
     }
 }
 
-/// What a flush made durable stays so when a program of its padding fails, and the padding of the next mount
-/// is torn: nothing that counts is left in the open pairs of a chunk that is left.
+/// A flushed trim stays so when the `n`-th program fails, for instance the padding of that flush, and
+/// a power cut tears the padding of the next mount: nothing that counts is left in the open pairs of
+/// a chunk that is left.
 #[test]
 fn padding_that_fails_leaves_nothing_in_open_pairs() {
     let [.., pairs] = volatile();
-    for n in 20..24 {
-        let rig = pairs.failing("write_next_unit", n);
+    let all = volatile().into_iter().flat_map(|rig| (1..30).map(move |n| (rig.clone(), n, 40, 1)));
+    // The programs of a trim's page and of the padding after it, each mount cut at more times.
+    let often = (20..24).map(|n| (pairs.clone(), n, 400, 3));
+    for (rig, n, most, seeds) in all.chain(often) {
+        let rig = rig.failing("write_next_unit", n);
         let moments = Moments::default();
         let mut off = Off::new(&rig);
         off.live(&rig, true, None, &Moments::default(), one_trim);
         off.live(&rig, false, None, &moments, async |_: Life| {});
-        let cuts = moments.cuts(400);
-        for (seed, cut) in (0..3).flat_map(|seed| cuts.iter().map(move |cut| (seed, *cut))) {
+        let cuts = moments.cuts(most);
+        for (seed, cut) in (0..seeds).flat_map(|seed| cuts.iter().map(move |cut| (seed, *cut))) {
             let rig = Rig { seed, ..rig.clone() };
             let mut off = Off::new(&rig);
             off.live(&rig, true, None, &Moments::default(), one_trim);

@@ -20,10 +20,14 @@ use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-/// How far this life's counters are above the newest anchor that could be read: there may be newer ones
-/// that can be read again one day, which must not be taken for the newest then. The log of an anchor that
-/// so many followed is gone. If no anchor can be read, each life before may have added as much.
+/// How far this life's counters are above the newest anchor that could be read. There may be newer
+/// ones that can be read again one day, and they must not be taken for the newest then. The log of
+/// an anchor that so many followed is gone.
 const UNSEEN: u64 = 1 << 20;
+
+/// If no anchor could be read, this life's counters begin at so many times its generation. Each
+/// mount adds [`UNSEEN`], and some are cut before a block of the log tells their generation.
+const MOST_UNSEEN: u64 = UNSEEN << 8;
 
 /// Sectors that are looked at together for the newest anchor.
 const ANCHORS_AT_A_TIME: usize = 16;
@@ -222,7 +226,7 @@ pub(super) async fn read(
             Some(a) if mutant!("log.anchor-counters-close") => a.counter,
             Some(a) => a.counter + UNSEEN,
             None if mutant!("log.unread-anchors-are-none") => 0,
-            None => (u64::from(generation) + 1) * UNSEEN,
+            None => ((u64::from(generation) + 1) * MOST_UNSEEN).min(COUNT_MAX / 2),
         },
         is_newer: anchors.is_newer,
         damage: None,

@@ -7,8 +7,9 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_ANCHOR, LBA_LOG, LBA_NONE, LBA_PADDING, Oob};
+use super::super::journal::block_room;
 use super::super::pool::Shape;
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Status};
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,10 +36,13 @@ pub(in super::super) struct Firsts {
 }
 
 impl Firsts {
-    fn take_in(&mut self, other: Firsts) {
+    /// Takes in what was read since. Only an open chunk can need more programs.
+    fn take_in(&mut self, other: Firsts, is_open: impl Fn(&u32) -> bool) {
         self.read.extend(other.read);
         self.unread.extend(other.unread);
-        self.early.extend(other.early);
+        let (early, unread): (Vec<u32>, Vec<u32>) = other.early.into_iter().partition(is_open);
+        self.early.extend(early);
+        self.unread.extend(unread);
     }
 }
 
@@ -80,6 +84,10 @@ impl Survey {
         }
     }
 
+    fn is_open(&self, chunk: u32) -> bool {
+        self.chunks.get(chunk as usize).is_some_and(|c| c.state == ChunkState::Open)
+    }
+
     pub(super) fn is_offline(&self, chunk: u32) -> bool {
         let info = self.chunks.get(chunk as usize);
         info.is_none_or(|c| c.state == ChunkState::Offline)
@@ -117,7 +125,7 @@ impl Survey {
             })
             .collect();
         for task in tasks {
-            firsts.take_in(task.await);
+            firsts.take_in(task.await, |c| self.is_open(*c));
         }
         firsts.read.sort_by_key(|first| first.chunk);
     }
@@ -130,7 +138,8 @@ impl Survey {
         let early = std::mem::take(&mut firsts.early).into_iter();
         let (padded, early): (Vec<u32>, Vec<u32>) = early.partition(|c| self.readable.contains(c));
         firsts.early = early;
-        firsts.take_in(read_first(&self.flash, cx, &padded).await);
+        let read = read_first(&self.flash, cx, &padded).await;
+        firsts.take_in(read, |c| self.is_open(*c));
         firsts.read.sort_by_key(|first| first.chunk);
     }
 
@@ -159,30 +168,33 @@ impl Survey {
         firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
-    /// Returns those of `chunks` in which a power cut tore the first program, or the padding that
-    /// closes its page pairs: nothing was acknowledged there. No first record of `chunks` can be
+    /// Returns those of `chunks` in which a power cut tore the first program, or one of the others
+    /// that its block takes: nothing was acknowledged there. No first record of `chunks` can be
     /// read. The sign: the last sector before a mount's padding, or before the write pointer, can't
-    /// be read, and each one before it that can be read is padding that closes page pairs.
+    /// be read, or not yet, and no second block can be.
     pub(super) async fn torn_at_first(&self, cx: &Cx, chunks: &[u32]) -> BTreeSet<u32> {
+        let room = block_room(&self.shape, self.flash.geo.ws_min);
         let mut torn = BTreeSet::new();
         for chunk in chunks {
             let (end, most) = (self.pointer(*chunk), first_program(&self.shape));
             let sectors: Vec<u32> = (1..end.min(most + 1)).collect();
             let (mut last_is_torn, mut ends_there) = (true, end <= most);
-            for record in self.records(cx, *chunk, &sectors).await {
-                match record {
-                    None => last_is_torn = true,
-                    Some((LBA_PADDING, OF_MOUNT)) => {
+            for (sector, seen) in sectors.iter().zip(self.look(cx, *chunk, &sectors).await) {
+                match seen {
+                    Seen::Record(LBA_PADDING, OF_MOUNT) => {
                         ends_there = true;
                         break;
                     }
-                    Some((LBA_PADDING, _)) if !mutant!("log.pair-padding-is-a-block") => {
-                        last_is_torn = mutant!("log.whole-first-block-is-torn");
-                    }
-                    Some(_) => {
-                        last_is_torn = false;
+                    Seen::Record(LBA_LOG | LBA_ANCHOR, _) if *sector >= room => {
+                        ends_there = false;
                         break;
                     }
+                    Seen::Record(..) if mutant!("log.part-of-a-block-is-a-block") => {
+                        ends_there = false;
+                        break;
+                    }
+                    Seen::Record(..) => last_is_torn = mutant!("log.whole-first-block-is-torn"),
+                    Seen::Nothing | Seen::Early => last_is_torn = true,
                 }
             }
             if last_is_torn && ends_there {
@@ -192,21 +204,10 @@ impl Survey {
         torn
     }
 
-    /// (lba, stamp) in the record of each sector; `None` if it can't be read, or not yet.
-    async fn records(&self, cx: &Cx, chunk: u32, sectors: &[u32]) -> Vec<Option<(u64, u64)>> {
-        let mut records = Vec::new();
-        for some in sectors.chunks(VECTOR_MAX) {
-            let addrs = some.iter().map(|s| self.flash.addresses(chunk, *s, 1)[0]);
-            let addrs: Vec<_> = addrs.collect();
-            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-            let (kind, cause) = ((0, true), Cause::Metadata);
-            let done = self.flash.read(cx, &addrs, &mut [], kind, &mut oob, cause).await;
-            records.extend((0..some.len()).map(|i| {
-                let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-                (done.status(i).is_ok() && lba != LBA_NONE).then_some((lba, stamp))
-            }));
-        }
-        records
+    /// The records of these sectors of a chunk.
+    async fn look(&self, cx: &Cx, chunk: u32, sectors: &[u32]) -> Vec<Seen> {
+        let at = |sector: &u32| self.flash.addresses(chunk, *sector, 1)[0];
+        look(&self.flash, cx, &sectors.iter().map(at).collect::<Vec<_>>()).await
     }
 
     /// Would [`Survey::make_readable`] write this chunk to its end, although the medium gives its
@@ -299,32 +300,57 @@ pub(in super::super) async fn pad(
     counted
 }
 
+/// The record of a sector, as a mount reads it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// Its lba and stamp.
+    Record(u64, u64),
+    /// The device does not give it yet: it needs more programs after it.
+    Early,
+    /// It can't be read.
+    Nothing,
+}
+
+/// Reads the records of these sectors. What fails is read [`RETRIES`] times more.
+async fn look(flash: &Flash, cx: &Cx, addrs: &[Ppa]) -> Vec<Seen> {
+    let mut seen = vec![Seen::Nothing; addrs.len()];
+    let mut left: Vec<usize> = (0..addrs.len()).collect();
+    for _ in 0..=RETRIES {
+        for some in std::mem::take(&mut left).chunks(VECTOR_MAX) {
+            let some_addrs: Vec<_> = some.iter().map(|i| addrs[*i]).collect();
+            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+            let read = flash.read(cx, &some_addrs, &mut [], (0, true), &mut oob, Cause::Metadata);
+            let done = read.await;
+            for (k, i) in some.iter().enumerate() {
+                let (lba, stamp, _) = Oob::decode_raw(&oob[k]);
+                seen[*i] = match done.status(k) {
+                    Status::Empty => Seen::Early,
+                    status if !status.is_ok() => {
+                        left.push(*i);
+                        continue;
+                    }
+                    _ if lba == LBA_NONE => Seen::Early,
+                    _ => Seen::Record(lba, stamp),
+                };
+            }
+        }
+        if left.is_empty() {
+            break;
+        }
+    }
+    seen
+}
+
 /// The first records of some chunks.
 async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Firsts {
     let mut firsts = Firsts::default();
-    for some in chunks.chunks(VECTOR_MAX) {
-        let mut some = some.to_vec();
-        for _ in 0..=RETRIES {
-            let addrs: Vec<_> = some.iter().map(|c| flash.chunk_base[*c as usize]).collect();
-            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-            let read = flash.read(cx, &addrs, &mut [], (0, true), &mut oob, Cause::Metadata);
-            let done = read.await;
-            let mut again = Vec::new();
-            for (i, chunk) in some.into_iter().enumerate() {
-                let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-                match done.status(i) {
-                    Status::Empty => firsts.early.push(chunk),
-                    status if !status.is_ok() => again.push(chunk),
-                    _ if lba == LBA_NONE => firsts.early.push(chunk),
-                    _ => firsts.read.push(First { chunk, lba, stamp }),
-                }
-            }
-            some = again;
-            if some.is_empty() {
-                break;
-            }
+    let addrs: Vec<_> = chunks.iter().map(|c| flash.chunk_base[*c as usize]).collect();
+    for (chunk, seen) in chunks.iter().copied().zip(look(flash, cx, &addrs).await) {
+        match seen {
+            Seen::Record(lba, stamp) => firsts.read.push(First { chunk, lba, stamp }),
+            Seen::Early => firsts.early.push(chunk),
+            Seen::Nothing => firsts.unread.push(chunk),
         }
-        firsts.unread.extend(some);
     }
     firsts
 }

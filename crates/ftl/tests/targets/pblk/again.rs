@@ -190,6 +190,28 @@ fn r13_recovery_of_a_long_log_cut_twice_with_pair_damage() {
     assert!(cut_every_mount(|| cut(long_used(&paired())), 2) > 40);
 }
 
+/// With pairs that leave pages between them readable, as those of `femu-32ch` do: a cut in the first
+/// block of a mount's pair tears a page, which takes the beginning of the block along. The pages
+/// between them can be read, and the block is no whole one all the same.
+#[test]
+fn a_torn_first_block_may_be_readable_in_its_middle() {
+    let setup = paired().shape(2, 2, 512).with(|s| {
+        s.spec.cells.pairing = Pairing::MlcL95b;
+        s.spec.geometry.mw_cunits = 28;
+        s.options.seed = 0;
+    });
+    for n in 86..98 {
+        let medium = cut(used(&setup));
+        assert!(matches!(
+            medium.mount_until(MountOptions::default(), Some(Stop::Within(n))),
+            Up::Cut
+        ));
+        let bench = medium.mounted();
+        bench.read_all();
+        bench.agrees();
+    }
+}
+
 /// Hole 38: recovery pads both copies of both checkpoints, so that their ends can be read, and is cut: what
 /// was written of them before is there, whatever a torn program takes along.
 #[test]

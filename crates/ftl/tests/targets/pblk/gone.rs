@@ -515,6 +515,7 @@ fn a_first_block_is_torn_only_if_its_program_is() {
             let spots = blocks.flat_map(|block| (0..sectors).map(move |s| (block.at.0, s)));
             let spots: Vec<Spot> = spots.collect();
             for command in first.. {
+                assert!(command < 1000, "it never mounts");
                 medium.wreck_from(command, spots.clone());
                 match medium.mount(MountOptions::default()) {
                     Err(MountError::Unknown { .. } | MountError::Damaged(_)) => medium.heal(),
