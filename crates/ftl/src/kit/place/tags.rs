@@ -13,7 +13,8 @@ use super::super::witness::{Round, tag_of};
 use super::{HEARD, LineState, Place, RETIRED, SUSPECT, WRITTEN};
 
 impl Place {
-    /// What the chunks of a line say of each other, by column.
+    /// Returns the tags of a line's chunks, by column. Records in each chunk have those of the
+    /// others.
     pub(in crate::kit) fn tags_of(&self, line: u32) -> &[u8] {
         let positions = self.layout.positions_of(line);
         let first = self.layout.chunk_index(line, positions.start);
@@ -78,8 +79,9 @@ impl Place {
         self.tells
     }
 
-    /// A mount is over: nobody knows how often the chunks of closed lines without anything valid
-    /// were erased when they were written, and nothing in them is missed.
+    /// Clears, at the end of a mount, the tags of chunks in closed lines that hold nothing valid. The
+    /// mount does not know how often they had been erased when they were written, and nothing in
+    /// them is missed.
     pub(in crate::kit) fn forget_erases(&mut self) {
         for line in 0..self.layout.lines {
             let l = &self.lines[line as usize];

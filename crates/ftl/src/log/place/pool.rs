@@ -141,7 +141,8 @@ pub(in crate::log) struct OpenLine {
     pub(in crate::log) closing: u32,
     /// Units given out whose end is not yet in the map: a line closes only without any.
     pub(in crate::log) in_flight: u32,
-    /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
+    /// (lba, stamp) of every sector in stripe order. The closing metadata will hold them, but for
+    /// those in `left`.
     pub(in crate::log) entries: Entries,
     /// Indices of entries that the log may tell of and that the closing metadata leaves out: a
     /// program of their chunk failed, and they are written again elsewhere. Until then only the log
