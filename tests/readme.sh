@@ -109,8 +109,7 @@ if [ "${1-}" = minutes ]; then
     cat "$readme" "$cookbook" | sed -n 's/^flashlane \(.*[^ ]\)  *# minutes.*/\1/p' >commands
     [ -s commands ] || fail "no command is marked as one that takes minutes"
     while read -r line; do
-        # shellcheck disable=SC2086 # words are meant to split
-        run 0 $line
+        eval "run 0 $line"
     done <commands
     [ "$bad" -eq 0 ] && echo "readme: all that takes minutes is good"
     exit "$((bad > 0))"
@@ -127,8 +126,7 @@ commands_of "$cookbook" >of-cookbook
 # A build for tests measures nothing that counts, so few rounds do.
 cat of-readme of-cookbook | awk '!seen[$0]++' | sed '/^bench --calibrate/s/$/ --rounds 20/' >commands
 while read -r line; do
-    # shellcheck disable=SC2086 # words are meant to split
-    run 0 $line
+    eval "run 0 $line" # quotes group words, as in a reader's shell
 done <commands
 
 echo "files that a report is made of"

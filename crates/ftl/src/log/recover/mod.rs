@@ -413,16 +413,16 @@ impl HostFtl {
                 // As it is now: while its log could not be read, it may have been padded as a part
                 // of that.
                 let info = self.chunk_info(span.chunk);
-                let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
-                let unneeded = info.state != ChunkState::Open || from >= to;
-                if unneeded || mutant!("log.open-lines-unpadded") {
+                if info.state != ChunkState::Open || mutant!("log.open-lines-unpadded") {
                     continue;
                 }
                 let (me, their_cx) = (self.clone(), cx.clone());
-                let chunk = span.chunk;
+                let (chunk, end, from) = (span.chunk, span.end, info.write_pointer);
                 tasks.push(cx.spawn_join(async move {
-                    let (unit, range) = (me.shape.unit, (from, to));
-                    survey::pad(&me.flash, &their_cx, chunk, range, unit).await
+                    let (flash, shape) = (&me.flash, &me.shape);
+                    let at = (chunk, end, from);
+                    let to = survey::repadded_end(flash, &their_cx, shape, at).await;
+                    survey::pad(flash, &their_cx, chunk, (from, to), shape.unit).await
                 }));
             }
         }

@@ -262,6 +262,27 @@ pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     (pointer + more + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
 
+/// Up to where an open chunk is padded that had been written up to `end` and is written up to `from`
+/// now: [`padded_end`] of `end`. If power cuts tore each unit of padding that can be read by then, the
+/// chunk gets a unit more that can be read, behind `from`.
+pub(super) async fn repadded_end(
+    flash: &Flash,
+    cx: &Cx,
+    shape: &Shape,
+    (chunk, end, from): (u32, u32, u32),
+) -> u32 {
+    let to = padded_end(shape, end);
+    if from <= end || end > first_program(shape) || mutant!("log.torn-padding-kept") {
+        return to;
+    }
+    let units = (end..from.saturating_sub(shape.window)).step_by(shape.unit as usize);
+    let addrs: Vec<Ppa> = units.map(|sector| flash.addresses(chunk, sector, 1)[0]).collect();
+    match look(flash, cx, &addrs).await.iter().any(|seen| matches!(seen, Seen::Record(..))) {
+        true => to,
+        false => to.max(padded_end(shape, from + shape.unit)),
+    }
+}
+
 /// The stamp of padding that a mount or a stop writes; any other padding has one above.
 const OF_MOUNT: u64 = 0;
 

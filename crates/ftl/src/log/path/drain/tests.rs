@@ -415,6 +415,37 @@ fn a_unit_is_done_before_its_line_may_close() {
     .expect("no stall");
 }
 
+/// Hole 35: a program fails, and no other line has room for its sectors yet. The line's closing
+/// metadata does not name them, so the log does not call the line closed until they are programmed.
+#[test]
+fn a_line_is_logged_as_closed_after_its_failed_sectors_are_programmed() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    run.run(async move {
+        let (ftl, script) = scripted(&cx, |_| ()).await;
+        fail_write(&script, 0, Ns::from_ms(200));
+        write(&cx, &ftl, 0, ftl.shape.unit).await;
+        cx.sleep(Ns::from_ms(100)).await;
+        let (current, next) = fill(&ftl, 0);
+        let line = current.expect("its only unit is under way");
+        assert!(next.is_some(), "another line is ready");
+        ftl.pools.get(0).lock().stop_filling(line);
+        let state = || {
+            let p = ftl.pools.get(0).lock();
+            let l = p.line(line);
+            (l.state, l.logged)
+        };
+        cx.sleep(Ns::from_ms(500)).await;
+        assert!(!ftl.rings.nothing_again(), "the sectors have nowhere to go");
+        assert_eq!(state(), (LineState::Closed, false));
+        refill(&ftl, &cx, 0, (next, None));
+        cx.sleep(Ns::from_ms(500)).await;
+        assert!(ftl.rings.nothing_again(), "the next line takes them");
+        assert_eq!(state(), (LineState::Closed, true));
+    })
+    .expect("no stall");
+}
+
 /// Section 7, rule 9: a flush pads page pairs, and one of these programs fails: what the chunk's
 /// window held goes out again, and the flush waits for that.
 #[test]
