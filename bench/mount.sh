@@ -62,9 +62,9 @@ mounted() {
 "$flashlane" drive create d.img --preset parafs --set geometry.channels=4 --set geometry.chunks_per_pu=256 >/dev/null
 "$flashlane" mkfs d.img >/dev/null
 mounted ours "$flashlane" mount d.img ours --null-latency
-# What fuse.rs has: two threads, each with its own device; the kernel keeps names and attributes, and what is written;
-# it checks permissions.
-mounted alike "$passthrough" -f -o "source=$dir/alike.on,writeback,cache=always,timeout=86400" \
+# As fuse.rs: two threads, each with its own device; the kernel keeps names and attributes, hands writes on at once,
+# and checks permissions.
+mounted alike "$passthrough" -f -o "source=$dir/alike.on,cache=always,timeout=86400" \
     -o clone_fd,max_threads=2,default_permissions,allow_other alike
 mounted plain "$passthrough" -f -o "source=$dir/plain.on" plain
 others="alike plain"

@@ -110,7 +110,7 @@ fi
 rm -rf mnt/d mnt/repository
 end
 # A full file system tells whoever writes, and what nobody made durable is there after a while.
-begin --write-through --commit 100ms || fail "a mount with --write-through: $(head -n 1 said)"
+begin --commit 100ms || fail "a mount: $(head -n 1 said)"
 echo unasked >mnt/unasked
 timeout 120 dd if=/dev/zero of=mnt/full bs=1M >out 2>err </dev/null
 code=$?

@@ -5,6 +5,7 @@
 //! is on the image, and a clean end leaves everything there. Never: knows what the file system does.
 
 use crate::control::Ask;
+use crate::control::power::Switch;
 use crate::experiment::{DriveTarget, Target};
 use crate::lnvm::{self, Create, Drive, LnvmError, TargetType};
 use crate::room::{self, Reader, Tight, Wanted};
@@ -75,6 +76,8 @@ pub enum FilesError {
     Fs { target: String, source: FsError },
     #[error("{}: it can't be mounted there: {source}", at.display())]
     Fuse { at: PathBuf, source: std::io::Error },
+    #[error("{}: the drive lost its power {at} into the mount: what was not synced may be lost", image.display())]
+    PowerCut { image: PathBuf, at: Ns },
     #[error("{source}")]
     Stalled { source: Stalled },
 }
@@ -99,16 +102,17 @@ pub(crate) fn medium(stack: &Stack) -> Medium {
 async fn with_target<T, F>(
     cx: &Cx,
     target: Target,
-    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>) -> F,
+    switch: Option<Rc<Switch>>,
+    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>, Rc<Opened>) -> F,
 ) -> Result<T, FilesError>
 where
     F: Future<Output = Result<T, FilesError>>,
 {
     let on = target.drive.clone().expect("it is of a drive");
-    let opened = Opened::open(cx, &target, &on, None).map_err(failed(&on.name))?;
+    let opened = Opened::open(cx, &target, &on, switch).map_err(failed(&on.name))?;
     opened.expect(std::iter::once(&*on.name));
     let stack = Stack::mount(cx, &target, &opened).await.map_err(failed(&on.name))?;
-    let done = work(cx.clone(), medium(&stack), stack.layers().block()).await;
+    let done = work(cx.clone(), medium(&stack), stack.layers().block(), opened).await;
     stack.drain(cx).await;
     let stopped = stack.stop(cx).await;
     let closed = stack.close().map_err(failed(&on.name));
@@ -139,7 +143,10 @@ where
 {
     let clock = Virtual::new(1, 0, CostTable::zero());
     let cx = clock.cx();
-    let done = clock.run(async move { with_target(&cx, target, work).await });
+    let done = clock.run(async move {
+        let work = |cx, medium, sectors, _| work(cx, medium, sectors);
+        with_target(&cx, target, None, work).await
+    });
     done.map_err(|source| FilesError::Stalled { source })?
 }
 
@@ -391,18 +398,29 @@ pub fn mount(
     };
     flashlane_serve::fuse::keep_out_of_reclaim();
     let target = target(&on, mounting.timing)?;
-    let (mounting, name) = (mounting.clone(), on.name);
+    let (mounting, name, at) = (mounting.clone(), on.name.clone(), mounting.at.clone());
+    let switch = Rc::new(Switch::default());
+    let power = switch.clone();
     let main = move |cx: Cx| async move {
-        let work = |cx, medium, _| use_it(cx, medium, mounting, name, monitor, (ready, say));
-        with_target(&cx, target, work).await
+        let work = |cx, medium, _, opened| {
+            use_it(cx, medium, opened, mounting, name, monitor, (ready, say))
+        };
+        power.unless_off(&cx, with_target(&cx, target, Some(power.clone()), work)).await
     };
-    let ended = Threads::new(1, 0).run_here(main);
-    ended.map_err(|source| FilesError::Stalled { source })?
+    let ended = Threads::new(1, 0).run_here_until(main);
+    let (done, when) = ended.map_err(|source| FilesError::Stalled { source })?;
+    done.unwrap_or_else(|| {
+        // Whoever has a file open there gets errors as soon as this process ends.
+        let _ = flashlane_serve::fuse::detach(&at);
+        let image = switch.cut(when).map_err(|e| failed(&on.name)(e.into()))?;
+        Err(FilesError::PowerCut { image, at: when })
+    })
 }
 
 async fn use_it(
     cx: Cx,
     medium: Medium,
+    opened: Rc<Opened>,
     mounting: Mounting,
     name: String,
     monitor: Rc<dyn Monitor>,
@@ -429,16 +447,22 @@ async fn use_it(
             break;
         }
         if monitor.interrupted() {
-            match mounted.unmount(&cx).await {
-                Ok(()) => break,
-                Err(why) if !told => {
-                    let at = at.display();
-                    say(&format_args!(
-                        "{at} is in use ({why}): it ends when nobody has a file open there"
-                    ));
-                    told = true;
-                }
-                Err(_) => {}
+            let path = at.clone();
+            let take_off = move || {
+                let left = flashlane_serve::fuse::unmount(&path)?;
+                Ok(left == flashlane_serve::fuse::Unmounted::Done)
+            };
+            let why = match mounted.unmount(&cx, take_off).await {
+                Ok(true) => break,
+                Ok(false) => "somebody uses it".to_string(),
+                Err(e) => e.to_string(),
+            };
+            if !told {
+                let at = at.display();
+                say(&format_args!(
+                    "{at} stays mounted ({why}): it ends when nobody has a file open there"
+                ));
+                told = true;
             }
             // What is there is durable, whatever happens now.
             if let Err(e) = fs.sync(&cx).await {
@@ -448,6 +472,7 @@ async fn use_it(
         }
         cx.sleep(LOOK_EVERY).await;
     }
+    opened.stop_listening();
     mounted.drained(&cx).await;
     fs.unmount(&cx).await.map_err(of_fs(&name))
 }

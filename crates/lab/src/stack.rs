@@ -138,6 +138,11 @@ impl Opened {
         (self.running.get() == 0).then_some(left)
     }
 
+    /// It is about to be closed: nobody asks about it any more, and who wants to use it waits.
+    pub(crate) fn stop_listening(&self) {
+        self.attended.take();
+    }
+
     /// One of its targets is done with it.
     ///
     /// # Errors

@@ -2,14 +2,16 @@
 //!
 //! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
 //! reads it ([`Calls`]) and does it at once, if nothing lacks. Else a port brings it to the core that
-//! has the file system, and a task there does it and answers. Promises: the kernel keeps names, attributes and pages, as nobody else changes them;
-//! permissions are the kernel's business, but for set-user and set-group bits, which go here with what
-//! a file holds or whose it is; an unmount has everything that the kernel kept. Never:
-//! waits on a thread that reads, or reads a clock of its own.
+//! has the file system, and a task there does it and answers. Promises: the kernel keeps names,
+//! attributes and pages, as nobody else changes them; it hands each `write(2)` on at once, so that a
+//! full file system is an error of that call, unless the mount asks for its writeback cache;
+//! permissions are the kernel's business, but for set-user and set-group bits, which go here with
+//! what a file holds or whose it is; an unmount has everything that the kernel kept. Never: waits on
+//! a thread that reads, or reads a clock of its own.
 
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
 use crate::{Fs, FsError, Nid, ROOT, Time};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Bell, Cx, Idle, Opened, Port};
 use fuser::{
@@ -20,6 +22,7 @@ use fuser::{
     SessionACL, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -27,7 +30,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -50,6 +53,10 @@ const ZERO_RANGE: i32 = 0x10;
 /// What `lseek(2)` asks for.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
+/// Files of which it is known that they were opened for writing, at most.
+const WRITTEN_MAX: usize = 1 << 16;
+/// How `open(2)` has it: other than 0 where the file may be written.
+const ACCESS_MODE: i32 = 0x03;
 /// What `setxattr(2)` asks for.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
@@ -91,9 +98,9 @@ thread_local! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
     pub read_only: bool,
-    /// Each write is handed on at once: the kernel keeps none of them, and a full file system is told to
-    /// whoever writes.
-    pub write_through: bool,
+    /// The kernel keeps writes in its cache, and hands them on half a minute later. Small ones are
+    /// faster then. A full file system is told by `fsync` and `close`, or by nobody.
+    pub writeback: bool,
 }
 
 /// What the kernel asks, on a thread that reads it.
@@ -103,6 +110,40 @@ struct Calls {
     queue: Arc<Queue>,
     clock: Clock,
     kernel: Kernel,
+    written: Arc<Written>,
+    /// To the thread that has the kernel hand such pages on.
+    seeks: mpsc::Sender<(Nid, Call)>,
+}
+
+/// Files that somebody has opened for writing: the kernel may hold pages of them that are newer than
+/// ours. Once there were too many of them, each file may be one.
+#[derive(Default)]
+struct Written(Mutex<Ever>);
+
+#[derive(Default)]
+struct Ever {
+    files: HashSet<Nid>,
+    all: bool,
+}
+
+impl Written {
+    fn note_open(&self, ino: Nid, flags: i32) {
+        if flags & ACCESS_MODE == 0 {
+            return;
+        }
+        let mut ever = self.0.lock();
+        if ever.files.len() >= WRITTEN_MAX {
+            *ever = Ever { all: true, ..Ever::default() };
+        }
+        if !ever.all {
+            ever.files.insert(ino);
+        }
+    }
+
+    fn may_have(&self, ino: Nid) -> bool {
+        let ever = self.0.lock();
+        ever.all || ever.files.contains(&ino)
+    }
 }
 
 /// What the kernel is told unasked, once it is mounted.
@@ -116,6 +157,17 @@ impl Kernel {
         if let Some(notifier) = self.0.get() {
             // An offset below 0 leaves pages alone. What fails here is a file that it does not know.
             let _ = notifier.inval_inode(INodeNo(ino.into()), -1, 0);
+        }
+    }
+
+    /// Returns when the kernel has handed on each page of a file that a program changed and the
+    /// kernel only kept. The kernel drops its pages of the file. Requests of the file are answered
+    /// meanwhile, so this is for no thread that answers them.
+    fn hand_on(&self, ino: Nid) {
+        if let Some(notifier) = self.0.get() {
+            // What fails here is a file that it does not know, or a page that it could not write:
+            // `fsync` and `close` report that.
+            let _ = notifier.inval_inode(INodeNo(ino.into()), 0, 0);
         }
     }
 }
@@ -152,7 +204,6 @@ impl Port for Intake {
 pub struct Mounted {
     reader: JoinHandle<io::Result<()>>,
     queue: Arc<Queue>,
-    unmounts: Arc<std::sync::Mutex<fuser::SessionUnmounter>>,
     _port: Opened,
 }
 
@@ -172,7 +223,18 @@ impl Mounted {
         let queue = Arc::<Queue>::default();
         let kernel = Kernel::default();
         let (queued, told) = (queue.clone(), kernel.clone());
-        let calls = Calls { how, fs: fs.clone(), queue: queued, clock, kernel: told };
+        let (seeks, asked) = mpsc::channel();
+        let seeker = std::thread::Builder::new().name("parafs-seek".into());
+        let (theirs, answers) = (kernel.clone(), queue.clone());
+        seeker.spawn(move || {
+            for (ino, call) in asked {
+                theirs.hand_on(ino);
+                answers.put(call);
+            }
+        })?;
+        let written = Arc::default();
+        let calls =
+            Calls { how, fs: fs.clone(), queue: queued, clock, kernel: told, written, seeks };
         let mut config = Config::default();
         (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
@@ -190,12 +252,11 @@ impl Mounted {
         }
         let intake = Intake { queue: queue.clone(), fs, came: Vec::new() };
         let port = cx.open_port(&queue.bell, intake);
-        let mut session = Session::new(calls, at, &config)?;
+        let session = Session::new(calls, at, &config)?;
         let _ = kernel.0.set(session.notifier()); // it is empty
-        let unmounts = Arc::new(std::sync::Mutex::new(session.unmount_callable()));
         let reader = std::thread::Builder::new().name("parafs".into());
         let reader = reader.spawn(move || session.run())?;
-        Ok(Mounted { reader, queue, unmounts, _port: port })
+        Ok(Mounted { reader, queue, _port: port })
     }
 
     /// Somebody has unmounted it.
@@ -203,27 +264,32 @@ impl Mounted {
         self.reader.is_finished()
     }
 
-    /// Unmounts it, and does what the kernel asks for until then.
+    /// Does what the kernel asks for until `take_off` has unmounted it, and after that until it is
+    /// over. True if it is; false if somebody has a file open there, so it stays mounted.
     ///
     /// # Errors
-    /// Somebody has a file open there, or the kernel does not unmount it for another reason. It stays
-    /// mounted then.
-    pub async fn unmount(&self, cx: &Cx) -> io::Result<()> {
+    /// Those of `take_off`, which says whether it unmounted it.
+    pub async fn unmount(
+        &self,
+        cx: &Cx,
+        take_off: impl FnOnce() -> io::Result<bool> + Send + 'static,
+    ) -> io::Result<bool> {
         if !self.is_over() {
-            // The kernel writes what it kept: this core must go on.
-            let unmounts = self.unmounts.clone();
-            let thread = std::thread::spawn(move || {
-                unmounts.lock().unwrap_or_else(PoisonError::into_inner).unmount()
-            });
+            // The kernel hands on what it kept: this core must go on.
+            let thread = std::thread::spawn(take_off);
             while !thread.is_finished() {
                 cx.sleep(LOOK_EVERY).await;
             }
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let is_off = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // Somebody else may have unmounted it meanwhile.
+            if !self.is_over() && !is_off? {
+                return Ok(false);
+            }
         }
         while !self.is_over() {
             cx.sleep(LOOK_EVERY).await;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Waits until everything is answered that was asked before it was over.
@@ -342,15 +408,7 @@ impl Calls {
         F: Future<Output = Result<T, FsError>> + 'static,
         W: FnOnce(Arc<Fs>, Cx) -> F + Send + 'static,
     {
-        let call: Call = Box::new(move |fs, cx| {
-            Box::pin(async move {
-                match work(fs.clone(), cx).await {
-                    Ok(done) => answer(reply, done, &fs),
-                    Err(e) => reply.fails(errno(&e)),
-                }
-            })
-        });
-        self.queue.put(call);
+        self.queue.put(call(reply, work, answer));
     }
 
     /// The same, where it can't be done at once on this thread.
@@ -398,6 +456,24 @@ impl Calls {
             entry,
         );
     }
+}
+
+/// What a task does to do something and answer.
+fn call<R, T, F, W>(reply: R, work: W, answer: impl FnOnce(R, T, &Arc<Fs>) + Send + 'static) -> Call
+where
+    R: Answers + Send + 'static,
+    T: 'static,
+    F: Future<Output = Result<T, FsError>> + 'static,
+    W: FnOnce(Arc<Fs>, Cx) -> F + Send + 'static,
+{
+    Box::new(move |fs, cx| {
+        Box::pin(async move {
+            match work(fs.clone(), cx).await {
+                Ok(done) => answer(reply, done, &fs),
+                Err(e) => reply.fails(errno(&e)),
+            }
+        })
+    })
 }
 
 fn done(reply: ReplyEmpty, (): (), _: &Arc<Fs>) {
@@ -468,11 +544,13 @@ impl Filesystem for Calls {
             InitFlags::FUSE_PARALLEL_DIROPS,
             // Else it asks for security.capability before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            // Handles of files (`open_by_handle_at(2)`, NFS) hold after it forgot the file.
+            InitFlags::FUSE_EXPORT_SUPPORT,
         ] {
             // An old kernel has less, and is slower.
             let _ = config.add_capabilities(wish);
         }
-        if !self.how.write_through {
+        if self.how.writeback {
             let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
         }
         let refused = |what| io::Error::other(format!("the kernel does not take {what}"));
@@ -524,7 +602,7 @@ impl Filesystem for Calls {
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
-        _: Option<SystemTime>,
+        ctime: Option<SystemTime>,
         _: Option<FileHandle>,
         _: Option<SystemTime>,
         _: Option<SystemTime>,
@@ -540,11 +618,11 @@ impl Filesystem for Calls {
             })
         };
         let mode = mode.map(|mode| mode as u16);
-        let (atime, mtime) = (time(atime), time(mtime));
+        let (atime, mtime, ctime) = (time(atime), time(mtime), ctime.map(time_from));
         let drops_set_ids = uid.is_some() || gid.is_some() || size.is_some() && !is_privileged(req);
-        let change = Change { mode, uid, gid, size, atime, mtime, drops_set_ids };
+        let change = Change { mode, uid, gid, size, atime, mtime, ctime, drops_set_ids };
         // The kernel keeps times, and may bring those of a file that is deleted meanwhile.
-        let only_times = Change { atime: change.atime, mtime: change.mtime, ..Change::default() };
+        let only_times = Change { atime, mtime, ctime, ..Change::default() };
         let forgive = move |changed: Result<Attributes, FsError>| match changed {
             Err(FsError::Stale) if change == only_times => {
                 Ok(Attributes { ino, ..Attributes::default() })
@@ -653,8 +731,9 @@ impl Filesystem for Calls {
         );
     }
 
-    fn open(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let ino = nid(ino);
+        self.written.note_open(ino, flags.0);
         self.go_at_once(
             reply,
             |fs| fs.try_open(ino),
@@ -670,12 +749,13 @@ impl Filesystem for Calls {
         name: &OsStr,
         mode: u32,
         _: u32,
-        _: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
         let (dir, now) = (nid(dir), (self.clock)());
         let new = new(req, mode);
         let (of, owned) = (new.clone(), name.as_bytes().to_vec());
+        let written = self.written.clone();
         self.go_at_once(
             reply,
             |fs| {
@@ -687,7 +767,8 @@ impl Filesystem for Calls {
                 fs.open(&cx, made.ino).await?;
                 Ok(made)
             },
-            |reply, made, fs| {
+            move |reply, made, fs| {
+                written.note_open(made.ino, flags);
                 let attr = attr(&made, fs.page_bytes());
                 let flags = FopenFlags::FOPEN_KEEP_CACHE;
                 reply.created(&KEPT, &attr, generation(&made), FileHandle(0), flags);
@@ -757,11 +838,15 @@ impl Filesystem for Calls {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (ino, now) = (nid(ino), (self.clock)());
+        // Where the kernel keeps writes it keeps their times, too, and hands them on by `setattr`.
+        let is_kept = self.how.writeback && flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let ino = nid(ino);
+        let now = (self.clock)();
+        let time = (!is_kept).then_some(now);
         let drops = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         // A file with such bits is rare enough for the way through the core.
         if (!drops || self.fs.try_has_set_ids(ino) == Some(Ok(false)))
-            && let Some(written) = self.fs.try_write(ino, offset, data, now)
+            && let Some(written) = self.fs.try_write(ino, offset, data, time)
         {
             return match written {
                 Ok(()) => reply.written(data.len() as u32),
@@ -775,7 +860,7 @@ impl Filesystem for Calls {
                 if drops && fs.drop_set_ids(&cx, ino, now).await? {
                     kernel.forget_attributes(ino);
                 }
-                fs.write(&cx, ino, offset, &data, now).await?;
+                fs.write(&cx, ino, offset, &data, time).await?;
                 Ok(data.len() as u32)
             },
             |reply, n, _| reply.written(n),
@@ -959,14 +1044,20 @@ impl Filesystem for Calls {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let ino = nid(ino);
-        self.go(
+        let call = call(
             reply,
-            move |fs, cx| async move { fs.seek(&cx, ino, offset, what).await },
-            |reply, found, _| match found {
+            move |fs: Arc<Fs>, cx| async move { fs.seek(&cx, ino, offset, what).await },
+            |reply: ReplyLseek, found, _| match found {
                 Some(at) => reply.offset(at as i64),
                 None => reply.error(Errno::ENXIO),
             },
         );
+        // The kernel asks without a look at its own pages: there may be data where we have a hole.
+        let is_behind = self.written.may_have(ino) && !mutant!("parafs.seek-behind");
+        match is_behind {
+            true => self.seeks.send((ino, call)).unwrap_or_else(|e| self.queue.put(e.0.1)),
+            false => self.queue.put(call),
+        }
     }
 }
 

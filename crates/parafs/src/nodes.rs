@@ -142,16 +142,29 @@ impl State {
 
     /// The node that names page `index` of a file, as far as there is one, and which word of it.
     pub(crate) fn find_slot(&mut self, ino: Nid, index: u64) -> Step<Option<(Nid, u32)>> {
+        Ok(self.find_slot_or_gap(ino, index)?.ok())
+    }
+
+    /// As [`State::find_slot`]; where there is no such node, how many pages from `index` on the
+    /// missing part of the tree would name.
+    pub(crate) fn find_slot_or_gap(
+        &mut self,
+        ino: Nid,
+        index: u64,
+    ) -> Step<Result<(Nid, u32), u64>> {
         let position = self.position(index)?;
-        let mut at = ino;
-        for step in &position.steps {
+        let (n, mut at) = (self.tree.slots, ino);
+        for (i, step) in position.steps.iter().enumerate() {
             let node = self.node(at)?;
             at = NodePage::child(&node.bytes, node.is_inode(), step.slot);
             if at == NO_NODE {
-                return Ok(None);
+                let below = &position.steps[i + 1..];
+                let inside = below.iter().fold(0, |inside, step| inside * n + u64::from(step.slot));
+                let named = n.pow(1 + below.len() as u32);
+                return Ok(Err(named - (inside * n + u64::from(position.slot))));
             }
         }
-        Ok(Some((at, position.slot)))
+        Ok(Ok((at, position.slot)))
     }
 
     /// Where page `index` of a file lies.

@@ -86,10 +86,10 @@ pub(crate) struct MountFs {
     /// Nothing can be changed there
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Hand each write on at once: a program on a full file system is told by its `write`, and small
-    /// writes take longer. Without it the kernel keeps them for a while
+    /// The kernel keeps writes for half a minute before it hands them on, so small ones are faster.
+    /// But then a program on a full file system is told by `fsync` or `close`, not by its `write`
     #[arg(long)]
-    pub(crate) write_through: bool,
+    pub(crate) writeback: bool,
     /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
     pub(crate) commit: Ns,

@@ -207,12 +207,13 @@ Exit codes: 0 done, 2 not done.")]
 Examples:
   flashlane mount my.img /mnt
   flashlane mount my.img /mnt --null-latency     as fast as this machine goes
-  flashlane mount my.img /mnt --write-through    `write` says when it is full
+  flashlane mount my.img /mnt --writeback        small writes are faster; `write` does not say when it is full
 
 It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl-C or SIGTERM end it.
 What programs have made durable with fsync is on the drive whatever happens, and all else so long (--commit)
-after the kernel has handed it on: when the file is closed, at a `sync`, or half a minute later. `sync` alone makes
-nothing durable: the kernel does not tell a file system in user space of it. `sync FILE` does, by fsync.
+after the kernel has handed it on: at each `write`; half a minute later for files that a program has mapped to
+memory, and for all with --writeback. `sync` alone makes nothing durable: the kernel does not tell a file system
+in user space of it. `sync FILE` does, by fsync. Told to end, a mount waits until nobody has a file open there.
 Exit codes: 0 done, 2 not done.")]
     Mount(MountFs),
     /// Check a ParaFS file system that is not mounted, and repair it

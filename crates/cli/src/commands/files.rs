@@ -44,7 +44,7 @@ fn uuid() -> [u8; 16] {
 }
 
 pub(crate) fn mount(args: MountFs) -> Result<Ending> {
-    let MountFs { drive: image, directory, target, read_only, write_through, commit, null_latency } =
+    let MountFs { drive: image, directory, target, read_only, writeback, commit, null_latency } =
         args;
     std::fs::metadata(&image).with_context(|| image.display().to_string())?;
     // A mount that was killed has left the directory so that nobody can look at it.
@@ -58,7 +58,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
     }
     let at = std::fs::canonicalize(&directory)?;
     let timing = !null_latency;
-    let how = How { read_only, write_through };
+    let how = How { read_only, writeback };
     let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, clock };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &at.display().to_string()));

@@ -16,6 +16,7 @@ mod kill;
 mod layers;
 mod lnvm;
 mod metrics;
+mod mounted;
 mod nbd;
 mod parafs;
 mod record;

@@ -26,6 +26,7 @@ use flashlane_ocssd::CopyKind;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub const VERSION: u32 = 1;
 /// What the holder calls itself.
@@ -102,6 +103,13 @@ pub enum Ask {
 /// Nobody has it open, or does not answer, or refuses.
 pub(crate) fn ask_holder(image: &Path, ask: &Ask) -> Result<Answer, ControlError> {
     client::ask(image, ask)
+}
+
+/// Somebody listens at the control socket of a drive.
+pub(crate) fn listens(image: &Path) -> bool {
+    let socket = path_of(image).ok();
+    let connected = socket.map(|path| socket::connect_to(&path, Duration::from_secs(1)));
+    connected.is_some_and(|connected| !matches!(connected, Err(ControlError::Nobody { .. })))
 }
 
 impl Ask {

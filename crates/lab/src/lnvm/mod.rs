@@ -24,12 +24,12 @@ pub use flashlane_base::Ns;
 pub use flashlane_ftl::layer::MountHow;
 pub use flashlane_ftl::log::{LimiterKind, Scrub, WearLeveling};
 
-use crate::control::{Answer, Ask};
+use crate::control::{Answer, Ask, listens};
 use crate::experiment::DriveTarget;
 use crate::suggest;
 use crate::verbs::{VerbError, ask};
 use bad_blocks::set_mark;
-use flashlane_base::{Geometry, Location};
+use flashlane_base::{Geometry, Location, mutant};
 use flashlane_ftl::layer::{
     Find, Kind, Layer, LostSectors, Recovered, Refusal, Seam, Settings, Side, Stop,
 };
@@ -45,6 +45,7 @@ use options::{WrongOption, flag};
 use shadow::Shadow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// A drive with its targets, open.
 #[derive(Clone)]
@@ -191,6 +192,31 @@ fn no_target(path: &Path, name: &str, all: &[TargetInfo]) -> LnvmError {
     LnvmError::NoTarget { path: path.into(), name: name.into(), hint, known }
 }
 
+/// Opens an image for reading. If another process has it and does not listen at its control socket
+/// any more, that process is about to close it and is waited for: for as long as it takes to write
+/// what it buffers. A process that listens gets a moment, in which it may notice that it is to end.
+fn look_when_left(path: &Path) -> Result<Drive, LnvmError> {
+    const NOTICES: Duration = Duration::from_millis(300);
+    const CLOSES: Duration = Duration::from_secs(30);
+    const BETWEEN: Duration = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    loop {
+        let looked = Drive::look(path);
+        let most = match &looked {
+            Err(held) if !held.is_held() => return looked,
+            Ok(_) => return looked,
+            Err(_) if listens(path) => NOTICES,
+            Err(_) => CLOSES,
+        };
+        if waited >= most || mutant!("lab.held-at-once") {
+            return looked;
+        }
+        #[allow(clippy::disallowed_methods)] // for another process
+        std::thread::sleep(BETWEEN);
+        waited += BETWEEN;
+    }
+}
+
 /// The target that a run on a drive is on, of those that its command line names, and its type: the
 /// drive's only one where it names none.
 ///
@@ -220,7 +246,7 @@ pub fn choose_all(
     names: &[String],
     how: MountHow,
 ) -> Result<Vec<(DriveTarget, String)>, LnvmError> {
-    let drive = Drive::look(path)?;
+    let drive = look_when_left(path)?;
     let all = drive.core()?.list();
     let names = match (names, &all[..]) {
         ([], [only]) => vec![only.name.clone()],

@@ -65,6 +65,8 @@ pub struct Change {
     pub size: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
+    /// When that was; now without it. A kernel that keeps times says it.
+    pub ctime: Option<Time>,
     /// See [`Fs::drop_set_ids`].
     pub drops_set_ids: bool,
 }
@@ -109,7 +111,7 @@ impl State {
         inode.gid = change.gid.unwrap_or(inode.gid);
         inode.atime = change.atime.unwrap_or(inode.atime);
         inode.mtime = change.mtime.unwrap_or(inode.mtime);
-        inode.ctime = now;
+        inode.ctime = change.ctime.unwrap_or(now);
         Ok(())
     }
 

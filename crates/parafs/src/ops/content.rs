@@ -37,6 +37,9 @@ const HOLE_PAGES: u64 = 256;
 /// Bytes of the longest file: what `off_t` holds.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
+/// Pages of a file, side by side.
+type Pages = std::ops::Range<u64>;
+
 impl State {
     fn page_bytes(&self) -> u64 {
         self.layout.shape.page_bytes() as u64
@@ -110,8 +113,8 @@ impl State {
         }
     }
 
-    /// There is room for the pages of a range that have none, and for the nodes that name them.
-    fn room_for_range(&mut self, ino: Nid, pages: std::ops::Range<u64>) -> Step<()> {
+    /// Pages of a range that have no room yet, and the nodes that lack to name them.
+    fn lacking(&mut self, ino: Nid, pages: Pages) -> Step<(u64, u64)> {
         let (mut fresh, mut nodes) = (0, 0);
         let mut last = None;
         for index in pages {
@@ -127,6 +130,12 @@ impl State {
                 last = node;
             }
         }
+        Ok((fresh, nodes))
+    }
+
+    /// There is room for the pages of a range that have none, and for the nodes that name them.
+    fn room_for_range(&mut self, ino: Nid, pages: Pages) -> Step<()> {
+        let (fresh, nodes) = self.lacking(ino, pages)?;
         if fresh > 0 {
             self.room_for(fresh + nodes)?;
             self.nat.pick(nodes as usize)?;
@@ -154,7 +163,7 @@ impl State {
         Ok(())
     }
 
-    fn write(&mut self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Step<()> {
+    fn write(&mut self, ino: Nid, offset: u64, data: &[u8], now: Option<Time>) -> Step<()> {
         self.writable()?;
         self.a_file(ino)?;
         self.uncut(ino)?;
@@ -195,7 +204,8 @@ impl State {
         self.written(ino, end, now)
     }
 
-    fn written(&mut self, ino: Nid, end: u64, now: Time) -> Step<()> {
+    /// A file was written up to `end`, at this time; without one its times stay.
+    fn written(&mut self, ino: Nid, end: u64, now: Option<Time>) -> Step<()> {
         let inode = self.inode(ino)?;
         let grows = end > inode.size;
         let how = if grows { crate::nodes::Dirty::Changed } else { crate::nodes::Dirty::Times };
@@ -204,7 +214,7 @@ impl State {
         let node = self.dirtied(ino, how)?;
         let Some(inode) = &mut node.inode else { return Err(Stop::Fail(FsError::Stale)) };
         inode.size = inode.size.max(end);
-        (inode.mtime, inode.ctime) = (now, now);
+        (inode.mtime, inode.ctime) = (now.unwrap_or(inode.mtime), now.unwrap_or(inode.ctime));
         Ok(())
     }
 
@@ -319,8 +329,8 @@ impl State {
         Ok(())
     }
 
-    /// Keeps room for some pages.
-    fn keep(&mut self, ino: Nid, pages: std::ops::Range<u64>, size: u64, now: Time) -> Step<()> {
+    /// Keeps room for some pages. Those that had none before.
+    fn keep(&mut self, ino: Nid, pages: Pages, size: u64, now: Time) -> Step<Vec<Pages>> {
         self.writable()?;
         self.a_file(ino)?;
         self.uncut(ino)?;
@@ -333,15 +343,47 @@ impl State {
             self.room_for(1 + pages.end - pages.start)?;
             self.unfold(ino)?;
         }
+        let mut fresh: Vec<Pages> = Vec::new();
         for index in pages {
             if self.addr_of(ino, index)? == Addr::NONE {
                 self.set_addr(ino, index, Addr::KEPT)?;
+                match fresh.last_mut() {
+                    Some(last) if last.end == index => last.end += 1,
+                    _ => fresh.push(index..index + 1),
+                }
             }
         }
         let inode = self.inode_mut(ino)?;
         inode.size = inode.size.max(size);
         inode.ctime = now;
+        Ok(fresh)
+    }
+
+    /// Gives back the room of pages that is kept and that nobody has used.
+    fn give_back(&mut self, ino: Nid, pages: Pages) -> Step<()> {
+        for index in pages {
+            if self.addr_of(ino, index)? == Addr::KEPT && !self.pages.has(ino, index) {
+                self.set_addr(ino, index, Addr::NONE)?;
+            }
+        }
         Ok(())
+    }
+
+    /// How many pages from `index` on no node of the file names; 0 where one names the first of them,
+    /// and behind the longest file.
+    fn gap(&mut self, ino: Nid, index: u64) -> Step<u64> {
+        self.a_file(ino)?;
+        match self.inode(ino)?.inline || index >= self.tree.pages_max() {
+            true => Ok(0),
+            false => Ok(self.find_slot_or_gap(ino, index)?.err().unwrap_or(0)),
+        }
+    }
+
+    /// There may be room for so many pages more in a file than it has.
+    fn room_beyond(&mut self, ino: Nid, pages: u64) -> Step<()> {
+        self.a_file(ino)?;
+        let has = self.inode(ino)?.pages;
+        self.room_for(pages.saturating_sub(has))
     }
 
     fn seek(&mut self, ino: Nid, offset: u64, what: Seek) -> Step<Option<u64>> {
@@ -357,15 +399,14 @@ impl State {
         let page_bytes = self.page_bytes();
         let (mut index, end) = (offset / page_bytes, size.div_ceil(page_bytes));
         while index < end {
-            let named = self.find_slot(ino, index)?.is_some();
-            let holds =
-                named && (self.pages.has(ino, index) || self.addr_of(ino, index)?.is_page());
+            // Where there is no node there is no page that it would name.
+            let gap = self.find_slot_or_gap(ino, index)?.err();
+            let holds = gap.is_none()
+                && (self.pages.has(ino, index) || self.addr_of(ino, index)?.is_page());
             if holds == (what == Seek::Data) {
                 return Ok(Some(offset.max(index * page_bytes)));
             }
-            // Where there is no node there is no page that it would name.
-            let slot = self.tree.position(index).map_or(0, |position| position.slot);
-            index += if named { 1 } else { self.tree.slots - u64::from(slot) };
+            index += gap.unwrap_or(1);
         }
         Ok((what == Seek::Hole).then_some(size))
     }
@@ -402,14 +443,21 @@ impl Fs {
     }
 
     /// As [`Fs::write`] of 1 MiB at most, on any thread, if nothing has to be waited for.
-    pub fn try_write(&self, ino: Nid, offset: u64, data: &[u8], now: Time) -> Option<Result<()>> {
+    pub fn try_write(
+        &self,
+        ino: Nid,
+        offset: u64,
+        data: &[u8],
+        now: impl Into<Option<Time>>,
+    ) -> Option<Result<()>> {
+        let now = now.into();
         match data.len() <= PIECE {
             true => self.at_once(true, |s| s.write(ino, offset, data, now)),
             false => None,
         }
     }
 
-    /// Writes to a file. It is durable behind an fsync.
+    /// Writes to a file. It is durable after an fsync. Without a time the file's times stay.
     ///
     /// # Errors
     /// It is no file, would be too large, or there is no room. Of a longer write than 1 MiB a part
@@ -420,9 +468,9 @@ impl Fs {
         ino: Nid,
         offset: u64,
         data: &[u8],
-        now: Time,
+        now: impl Into<Option<Time>>,
     ) -> Result<()> {
-        let mut at = offset;
+        let (mut at, now) = (offset, now.into());
         for piece in data.chunks(PIECE) {
             self.balance(cx).await?;
             self.with(cx, |s| s.write(ino, at, piece, now)).await?;
@@ -501,9 +549,16 @@ impl Fs {
             // Behind the end there is nothing to punch but room that is kept.
             let mut at = offset;
             while at < end {
-                let next = ((at / page_bytes + HOLE_PAGES) * page_bytes).min(end);
-                self.balance(cx).await?;
-                self.with(cx, |s| s.punch(ino, at, next, now)).await?;
+                // What no node names is a hole already; the first piece says that it can be changed.
+                let gap = self.with(cx, |s| s.gap(ino, at / page_bytes)).await?;
+                let is_hole = gap > 0 && at > offset;
+                let pages = if is_hole { gap } else { HOLE_PAGES };
+                let next = (at / page_bytes).saturating_add(pages).saturating_mul(page_bytes);
+                let next = next.min(end);
+                if !is_hole {
+                    self.balance(cx).await?;
+                    self.with(cx, |s| s.punch(ino, at, next, now)).await?;
+                }
                 at = next;
                 // A hole that nobody could fill needs no look at each of its pages.
                 let size = self.with(cx, |s| Ok(s.inode(ino)?.size)).await?;
@@ -515,15 +570,41 @@ impl Fs {
         if what != Fallocate::Punch {
             let size = if keep_size { 0 } else { end };
             let (mut at, last) = (offset / page_bytes, end.div_ceil(page_bytes));
+            self.with(cx, |s| s.room_beyond(ino, last - at)).await?;
+            self.room_for_all(cx, ino, at..last).await?;
+            let mut kept = Vec::new();
             while at < last {
                 let next = (at + HOLE_PAGES).min(last);
                 self.balance(cx).await?;
                 let size = if next == last { size } else { 0 };
-                self.with(cx, |s| s.keep(ino, at..next, size, now)).await?;
+                match self.with(cx, |s| s.keep(ino, at..next, size, now)).await {
+                    Ok(fresh) => kept.extend(fresh),
+                    Err(e) => {
+                        // Others took the room meanwhile. The file may be gone, too.
+                        for pages in kept {
+                            let _ = self.with(cx, |s| s.give_back(ino, pages.clone())).await;
+                        }
+                        return Err(e);
+                    }
+                }
                 at = next;
             }
         }
         Ok(())
+    }
+
+    /// There is room for all pages of a range that have none, and for the nodes that name them.
+    async fn room_for_all(self: &Arc<Fs>, cx: &Cx, ino: Nid, pages: Pages) -> Result<()> {
+        if mutant!("parafs.fallocate-in-part") {
+            return Ok(());
+        }
+        let mut lacking = 0;
+        for at in pages.clone().step_by(HOLE_PAGES as usize) {
+            let some = at..(at + HOLE_PAGES).min(pages.end);
+            let (fresh, nodes) = self.with(cx, |s| s.lacking(ino, some.clone())).await?;
+            lacking += fresh + nodes;
+        }
+        self.with(cx, |s| s.room_for(lacking)).await
     }
 
     /// The next data, or the next hole, from `offset` on; nothing behind the end.

@@ -191,6 +191,31 @@ fn holes_and_kept_room_read_as_zeros() {
     });
 }
 
+/// Room that is not there as a whole is not taken in part.
+#[test]
+fn an_fallocate_without_room_takes_none() {
+    run(15, async |cx| {
+        let device = ram(32, 15);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        fs.write(&cx, f, 1 << 20, &[1; 40_960], t).await.expect("room");
+        let before = fs.space();
+        let all = before.free * u64::from(before.page_bytes);
+        for (offset, bytes) in [(0, 1 << 40), (1 << 30, all), (5000, all + 60_000)] {
+            let kept = fs.fallocate(&cx, f, (offset, bytes), Fallocate::Keep, false, t).await;
+            assert_eq!(kept, Err(FsError::NoSpace), "{bytes} bytes");
+            assert_eq!(fs.space().free, before.free, "{bytes} bytes");
+            let size = fs.attributes(&cx, f).await.expect("it is there").size;
+            assert_eq!(size, (1 << 20) + 40_960);
+        }
+        fs.fallocate(&cx, f, (0, all / 2), Fallocate::Keep, false, t).await.expect("room");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
 #[test]
 fn a_file_of_a_tebibyte_has_a_few_pages() {
     run(6, async |cx| {

@@ -150,14 +150,17 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unmounted {
+pub enum Unmounted {
     Done,
     /// Somebody has it open.
     Busy,
 }
 
 /// Unmounts what nobody has open.
-pub(super) fn unmount(path: &Path) -> io::Result<Unmounted> {
+///
+/// # Errors
+/// Nothing is mounted there, or this user may not unmount it.
+pub fn unmount(path: &Path) -> io::Result<Unmounted> {
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::Done),
         Err(Errno::BUSY) => Ok(Unmounted::Busy),
@@ -171,7 +174,10 @@ pub(super) fn unmount(path: &Path) -> io::Result<Unmounted> {
 }
 
 /// Takes it out of the tree, whoever has it open.
-pub(super) fn detach(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// As [`unmount`].
+pub fn detach(path: &Path) -> io::Result<()> {
     match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) if helper_unmounts(path, "-uz")? => Ok(()),

@@ -1,0 +1,233 @@
+//! A mounted ParaFS as programs of this machine meet it: the kernel's cache, a full file system,
+//! times, and how a mount ends (`tests/parafs.sh` runs applications on one).
+//!
+//! Owns: each promise of the door that the engine's own tests can't see. Promises: without FUSE a
+//! test is skipped by name. Never: needs more than a folder of its own.
+
+use crate::harness::{Folder, Holder, here, pause, says};
+use flashlane_testkit::skip;
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// A folder with a file system in `t.img`, and a directory `mnt`; nothing where there is no FUSE.
+fn folder() -> Option<Folder> {
+    let h = Folder::of(here());
+    h.run("drive create t.img --preset tiny --set geometry.chunks_per_pu=400").good();
+    h.run("mkfs t.img").good();
+    std::fs::create_dir(h.path("mnt")).expect("a folder");
+    let mut probe = h.hold_until(h.command("mount t.img mnt --null-latency"), || true);
+    while !is_mounted(&h) {
+        if !probe.is_running() {
+            skip("fuse", probe.output().err.trim());
+            return None;
+        }
+        pause();
+    }
+    unmount(&h);
+    probe.output().good();
+    Some(h)
+}
+
+fn is_mounted(h: &Folder) -> bool {
+    let list = std::fs::read_to_string("/proc/self/mountinfo").expect("it is everywhere");
+    let at = format!(" {} ", h.path("mnt").canonicalize().unwrap_or(h.path("mnt")).display());
+    list.lines().any(|line| line.contains(&at))
+}
+
+fn mounted(h: &Folder, more: &str) -> Holder {
+    let line = format!("mount t.img mnt {more}");
+    h.hold_until(h.command(&line), || is_mounted(h))
+}
+
+/// As a person unmounts it.
+fn unmount(h: &Folder) {
+    let path = h.path("mnt");
+    for program in ["fusermount3", "umount"] {
+        let how: &[&str] = if program == "umount" { &[] } else { &["-u"] };
+        let done = std::process::Command::new(program).args(how).arg(&path).output();
+        if done.is_ok_and(|done| done.status.success()) {
+            return;
+        }
+    }
+    panic!("{} can't be unmounted", path.display());
+}
+
+/// Unmounted, and nothing is wrong with it.
+fn end(h: &Folder, mut server: Holder) {
+    unmount(h);
+    server.output().good();
+    says(&h.run("fsck t.img").good().out, &["nothing wrong found"]);
+}
+
+fn opened(h: &Folder, name: &str) -> File {
+    let mut how = OpenOptions::new();
+    how.read(true).write(true).create(true).truncate(false);
+    how.open(h.path(name)).expect("it opens")
+}
+
+/// The number of an error.
+fn errno<T>(done: std::io::Result<T>) -> i32 {
+    done.err().and_then(|e| e.raw_os_error()).expect("it is refused")
+}
+
+/// `cp` and `tar -S` ask where data is, and copy only that. The kernel does not look at its own
+/// cache when it passes that question on.
+#[test]
+fn data_that_only_the_kernel_has_is_found() {
+    let Some(h) = folder() else { return };
+    for how in ["", " --writeback"] {
+        let server = mounted(&h, &format!("--null-latency{how}"));
+        let written = opened(&h, "mnt/written");
+        written.set_len(4 << 20).expect("a hole");
+        written.sync_all().expect("it is durable");
+        written.write_all_at(&[1; 65_536], 1 << 20).expect("room");
+        written.write_all_at(&[2; 100], 3 << 20).expect("room");
+        let other = File::open(h.path("mnt/written")).expect("it is there");
+        let found = |from| seek(&other, from).expect("it is there");
+        assert_eq!(found(SeekFrom::Data(0)), 1 << 20, "{how}");
+        assert_eq!(found(SeekFrom::Hole(1 << 20)), (1 << 20) + 65_536, "{how}");
+        assert_eq!(found(SeekFrom::Data((1 << 20) + 65_536)), 3 << 20, "{how}");
+        let mut some = [0; 100];
+        other.read_exact_at(&mut some, 3 << 20).expect("it reads");
+        assert_eq!(some, [2; 100], "{how}");
+        drop((written, other));
+        std::fs::remove_file(h.path("mnt/written")).expect("it was there");
+        end(&h, server);
+    }
+}
+
+/// A program hears of a full file system from its own `write`. An `fallocate` without room takes
+/// none. What is free can be written.
+#[test]
+fn a_full_file_system_is_told_by_the_write() {
+    let Some(h) = folder() else { return };
+    let server = mounted(&h, "--null-latency");
+    let space = || rustix::fs::statvfs(h.path("mnt")).expect("it is mounted");
+    let free = || space().f_bavail;
+    let (file, before) = (opened(&h, "mnt/kept"), free());
+    let keep = |bytes| fallocate(&file, FallocateFlags::empty(), 0, bytes);
+    let no_space = Err(rustix::io::Errno::NOSPC);
+    assert_eq!(keep(1 << 40), no_space);
+    let rest = before * space().f_frsize;
+    assert_eq!(keep(rest), no_space, "its nodes have no room");
+    assert_eq!((free(), file.metadata().expect("attributes").len()), (before, 0));
+    keep(rest / 2).expect("room");
+    assert!(free() < before / 2 + 1);
+    drop(file);
+    let full = opened(&h, "mnt/full");
+    let (piece, mut at) = (vec![7; 1 << 20], 0);
+    let refused = loop {
+        match full.write_at(&piece, at) {
+            Ok(n) => at += n as u64,
+            refused => break errno(refused),
+        }
+        assert!(at < rest, "it takes more than there is");
+    };
+    assert_eq!(refused, 28, "ENOSPC");
+    assert!(at > rest / 2 - (4 << 20), "{at} of {rest}");
+    full.sync_all().expect("what was taken has room");
+    drop(full);
+    std::fs::remove_file(h.path("mnt/full")).expect("it was there");
+    std::fs::write(h.path("mnt/again"), &piece).expect("room");
+    end(&h, server);
+}
+
+/// A hole of a tebibyte is found and punched as fast as a small one.
+#[test]
+fn a_large_hole_costs_nothing() {
+    let Some(h) = folder() else { return };
+    let server = mounted(&h, "--null-latency");
+    let file = opened(&h, "mnt/sparse");
+    const END: u64 = 1 << 40;
+    file.set_len(END).expect("a hole");
+    file.write_all_at(&[5; 65_536], END / 2).expect("room");
+    for _ in 0..100 {
+        assert_eq!(seek(&file, SeekFrom::Data(0)).expect("it is there"), END / 2);
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, punch, 0, END / 2).expect("it is a hole");
+        fallocate(&file, punch, END / 2 + 65_536, END / 2).expect("it is a hole");
+    }
+    let mut some = [0; 65_536];
+    file.read_exact_at(&mut some, END / 2).expect("it reads");
+    assert_eq!(some, [5; 65_536]);
+    drop(file);
+    end(&h, server);
+}
+
+/// Times of a file, as programs have seen them, are the same after a remount.
+#[test]
+fn times_survive_a_remount() {
+    let Some(h) = folder() else { return };
+    for how in ["", " --writeback"] {
+        let server = mounted(&h, &format!("--null-latency{how}"));
+        let times = || {
+            let of = |name: &str| {
+                let of = std::fs::metadata(h.path(name)).expect("it is there");
+                (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec())
+            };
+            [of("mnt/a"), of("mnt/b"), of("mnt/d")]
+        };
+        std::fs::write(h.path("mnt/a"), b"a").expect("room");
+        std::fs::write(h.path("mnt/b"), [1; 20_000]).expect("room");
+        std::fs::create_dir(h.path("mnt/d")).expect("room");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(h.path("mnt/b"), mode).expect("it is there");
+        let before = times();
+        (0..5).for_each(|_| pause());
+        end(&h, server);
+        let server = mounted(&h, &format!("--null-latency{how}"));
+        assert_eq!(times(), before, "{how}");
+        std::fs::remove_dir(h.path("mnt/d")).expect("it was there");
+        end(&h, server);
+    }
+}
+
+/// A mount that is told to end does so once nobody has a file open there.
+#[test]
+fn a_mount_ends_when_the_last_file_is_closed() {
+    let Some(h) = folder() else { return };
+    let mut server = mounted(&h, "--null-latency");
+    let file = opened(&h, "mnt/open");
+    server.signal("-TERM");
+    (0..20).for_each(|_| pause());
+    assert!(server.is_running() && is_mounted(&h));
+    file.write_all_at(b"late", 0).expect("it is still mounted");
+    drop(file);
+    says(&server.output().good().err, &["mnt stays mounted", "nobody has a file open there"]);
+    let server = mounted(&h, "--null-latency");
+    assert_eq!(std::fs::read(h.path("mnt/open")).expect("it is there"), b"late");
+    end(&h, server);
+}
+
+/// Who wants a drive right after `umount` waits until the mount has closed it.
+#[test]
+fn a_drive_is_waited_for_that_is_being_closed() {
+    let Some(h) = folder() else { return };
+    // On a device that takes its time, and with much to be written.
+    let mut server = mounted(&h, "--commit 0s");
+    std::fs::write(h.path("mnt/much"), vec![3; 2 << 20]).expect("room");
+    unmount(&h);
+    says(&h.run("fsck t.img").good().out, &["1 files", "nothing wrong found"]);
+    server.output().good();
+}
+
+/// The power can be cut under a mount. What was durable is there, and nobody hangs.
+#[test]
+fn the_power_is_cut_under_a_mount() {
+    let Some(h) = folder() else { return };
+    let mut server = mounted(&h, "--null-latency");
+    let file = opened(&h, "mnt/kept");
+    file.write_all_at(b"durable", 0).expect("room");
+    file.sync_all().expect("it is durable");
+    says(&h.run("drive inject t.img power_cut").good().out, &["the power is off"]);
+    let done = server.output();
+    assert_eq!(done.code, 2, "{done:?}");
+    says(&done.err, &["t.img: the drive lost its power"]);
+    assert!(!is_mounted(&h), "nothing is left there");
+    assert!(file.write_at(b"more", 0).is_err() || file.sync_all().is_err(), "nobody answers");
+    drop(file);
+    let server = mounted(&h, "--null-latency");
+    assert_eq!(std::fs::read(h.path("mnt/kept")).expect("it is there"), b"durable");
+    end(&h, server);
+}
