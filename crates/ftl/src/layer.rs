@@ -220,12 +220,14 @@ impl LayerError {
 impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.source)?;
-        let flag = match self.refusal {
-            Refusal::Lost => "--accept-lost",
-            Refusal::DiscardsLost => "--undo-discards",
+        let with = match self.refusal {
+            Refusal::Lost => {
+                "; nothing is given up yet: if the fault may pass, try again then; with `--accept-lost`"
+            }
+            Refusal::DiscardsLost => "; with `--undo-discards`",
             _ => return Ok(()),
         };
-        write!(f, "; with `{flag}`, `serve`, `run --drive` and `lnvm create` mount it anyway")
+        write!(f, "{with}, `serve`, `run --drive` and `lnvm create` mount it anyway")
     }
 }
 

@@ -536,6 +536,9 @@ impl Checked {
 fn sound_headers(path: &Path) -> [bool; 2] {
     use flashlane_media::host::memory::MemoryFile;
     use std::io::Read;
+    if !std::fs::metadata(path).is_ok_and(|there| there.is_file()) {
+        return [false; 2]; // a pipe would be waited for
+    }
     let mut bytes = Vec::new();
     let both = std::fs::File::open(path)
         .and_then(|file| file.take(2 * HEADER_BYTES).read_to_end(&mut bytes));

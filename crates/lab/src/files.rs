@@ -14,7 +14,7 @@ use crate::stack::{Opened, Stack, StackError, medium_of, target_of_drive};
 use crate::verbs;
 use flashlane_base::{Bytes, Lba, Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::{BlockDev, Extent, Io};
-use flashlane_ftl::layer::MountHow;
+use flashlane_ftl::layer::{Kind as _, MountHow};
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
@@ -51,6 +51,8 @@ const LOOK_EVERY: Ns = Ns::from_ms(20);
 pub enum FilesError {
     #[error(transparent)]
     Lnvm(#[from] LnvmError),
+    #[error(transparent)]
+    Verb(#[from] verbs::VerbError),
     #[error("target {target}: {source}")]
     Stack { target: String, source: Box<StackError> },
     #[error("target {target} is of type `none`: a file system needs one of another type")]
@@ -221,22 +223,17 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         Some(found) => found,
         None => {
             has_room(&making.image)?;
-            let ask = Create {
-                name: NAME.into(),
-                kind: TargetType::of(flashlane_ftl::layer::Kind::name(&SFTL)).expect("it is one"),
-                begin: None,
-                end: None,
-                over_provisioning: None,
-                factory: false,
-                how: MountHow::default(),
-                options: lnvm::Options::default(),
-            };
-            let made = lnvm::create(&making.image, &ask)?;
-            let (image, how) = (making.image.clone(), MountHow::default());
-            (DriveTarget { image, name: NAME.into(), how }, made.info.kind)
+            make_target(making, making.target.as_deref().unwrap_or(NAME))?
         }
     };
-    let made = make_on(&on, making, now);
+    let mut made = make_on(&on, making, now);
+    let is_unusable = matches!(made, Err(FilesError::Stack { .. }));
+    if is_unusable && !new_target && making.force && kind == SFTL.name() {
+        // What is there can't be mounted, and it is given up: the target is made anew, too.
+        verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() })?;
+        make_target(making, &on.name)?;
+        made = make_on(&on, making, now);
+    }
     if made.is_err() && new_target {
         // Nobody asked for it but for the file system. What kept that from being made matters more.
         let _ = verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() });
@@ -253,6 +250,23 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         regions: shape.regions,
         segments: shape.segments(),
     })
+}
+
+/// Makes the target of a file system; by force it takes nothing over of what is there.
+fn make_target(making: &Making, name: &str) -> Result<(DriveTarget, String), FilesError> {
+    let ask = Create {
+        name: name.into(),
+        kind: TargetType::of(SFTL.name()).expect("it is one"),
+        begin: None,
+        end: None,
+        over_provisioning: None,
+        factory: making.force,
+        how: MountHow::default(),
+        options: lnvm::Options::default(),
+    };
+    let made = lnvm::create(&making.image, &ask)?;
+    let (image, how) = (making.image.clone(), MountHow::default());
+    Ok((DriveTarget { image, name: name.into(), how }, made.info.kind))
 }
 
 /// Whether a drive without targets has room for one with a file system. One that would take long to try is

@@ -7,7 +7,7 @@
 use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
 use crate::disk::{Disk, Loss, Trouble};
-use crate::files::{FILES, FILES_OPEN};
+use crate::files::FILES;
 use crate::harness::{Boot, Machine, Stack, Subject, Up};
 use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
@@ -83,12 +83,10 @@ pub fn subjects() -> impl Iterator<Item = &'static dyn Subject> {
     stacks.chain(FILES.iter().map(|files| files as &dyn Subject))
 }
 
-/// The subjects that a command line names: all of [`subjects`] for `all`, else the one of that name
-/// among them and [`FILES_OPEN`]; empty for an unknown name.
+/// The subjects that a command line names: all of [`subjects`] for `all`, else the one of that
+/// name; empty for an unknown name.
 pub fn named(name: &str) -> Vec<&'static dyn Subject> {
-    let open = FILES_OPEN.iter().map(|files| files as &dyn Subject);
-    let open = open.filter(|_| name != "all");
-    subjects().chain(open).filter(|s| name == "all" || s.name() == name).collect()
+    subjects().filter(|s| name == "all" || s.name() == name).collect()
 }
 
 struct RamMachine(Arc<Ram>);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target};
 use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
-use flashlane_testkit::files::{FILES, FILES_OPEN, Files, Way};
+use flashlane_testkit::files::{FILES, Files, Way};
 use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::{named, subjects};
 use flashlane_testkit::torture::FAILURES_MAX;
@@ -88,8 +88,9 @@ fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
 
 /// The file systems that a name stands for, each with one policy.
 fn with_policy(name: &str, way: Way) -> Result<Vec<Files>> {
-    let open = FILES_OPEN.iter().filter(|_| name != "all");
-    let named = FILES.iter().chain(open).filter(|files| name == "all" || files.name == name);
+    // Units vanish below ParaFS's own policy only, unless it is asked for.
+    let is_named = |files: &&Files| files.name == name || name == "all" && !files.vanishes;
+    let named = FILES.iter().filter(is_named);
     let named: Vec<Files> = named.map(|files| files.of(way)).collect();
     if named.is_empty() {
         let names: Vec<&str> = FILES.iter().map(|files| files.name).collect();
@@ -264,10 +265,10 @@ impl Report<'_> {
             if self.partial { ", interrupted" } else { "" },
         );
         if vanished > 0 {
-            let share = 100.0 * refused as f64 / vanished as f64;
+            let share = 100.0 * refused as f64 / lives.max(1) as f64;
             text += &format!(
                 "{vanished} failure units vanished or host disks failed; {refused} mounts were \
-                 refused then ({share:.1}%)\n"
+                 refused then (in {share:.1}% of the lives)\n"
             );
         }
         text += &format!("{:.2} CPU seconds", self.cpu.used.as_secs_f64());

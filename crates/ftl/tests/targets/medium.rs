@@ -233,6 +233,12 @@ impl Medium {
         self.ssd.chunk_report(chunk / per_pu, chunk % per_pu, 1)[0]
     }
 
+    /// A chunk as the errors of a mount name it.
+    pub(crate) fn place_of(&self, chunk: u32) -> (u32, Option<u32>) {
+        let per_pu = self.ssd.geometry().chunks_per_pu;
+        (chunk / per_pu, Some(chunk % per_pu))
+    }
+
     pub(crate) fn chunks(&self) -> u32 {
         self.ssd.geometry().pus() * self.ssd.geometry().chunks_per_pu
     }

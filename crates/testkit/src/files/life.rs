@@ -138,20 +138,19 @@ pub static SEEN: Seen = Seen {
 
 /// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more, or on
 /// flash with the simplified FTL, and F2FS on such a device or on a block SSD; with faults always on flash.
+/// The last one is ParaFS on S-FTL, on flash of which dies, PUs, channels, chunks and reads vanish at
+/// mounts.
 pub const FILES: &[Files] = &[
     Files { name: "parafs", share: 10, faulty: false, vanishes: false, way: None },
     Files { name: "parafs-faults", share: 10, faulty: true, vanishes: false, way: None },
+    Files {
+        name: "parafs-vanish",
+        share: 10,
+        faulty: false,
+        vanishes: true,
+        way: Some(Way::Parts),
+    },
 ];
-
-/// File systems that torture runs by name only: ParaFS on S-FTL, on
-/// flash of which dies, PUs, channels, chunks and reads vanish at mounts.
-pub const FILES_OPEN: &[Files] = &[Files {
-    name: "parafs-vanish",
-    share: 10,
-    faulty: false,
-    vanishes: true,
-    way: Some(Way::Parts),
-}];
 
 impl Subject for Files {
     fn name(&self) -> &str {

@@ -16,7 +16,7 @@ pub mod world;
 
 pub use actor::{Actor, Of, Op, look};
 pub use known::{Found, Known};
-pub use life::{FILES, FILES_OPEN, Files, SEEN, Way};
+pub use life::{FILES, Files, SEEN, Way};
 pub use world::{
     DIR, FILE, LINK, Store, content, create, make, make_on, mount, mount_with, new, now, ram, run,
     seeds, small, sound, sound_on,

@@ -7,7 +7,7 @@
 use flashlane_ftl::log::LogConfig;
 use flashlane_ocssd::{DeviceSpec, SsdOptions};
 use flashlane_stack::{Description, DeviceChoice};
-use flashlane_testkit::files::FILES_OPEN;
+use flashlane_testkit::files::FILES;
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::{Nobody, torture};
 use flashlane_testkit::{How, Mode, Own, Plan, Seeds, Subject, Tally, run_seed};
@@ -84,10 +84,10 @@ fn a_small_device_is_cut_at_every_place_of_recoveries() {
     assert!(two.cuts > 500, "{} power cuts", two.cuts);
 }
 
-/// The same of file systems that torture runs by name only.
+/// The same of file systems below which units vanish.
 #[test]
-fn file_systems_that_are_open_are_functions_of_their_seed() {
-    for files in FILES_OPEN {
+fn file_systems_that_lose_units_are_functions_of_their_seed() {
+    for files in FILES.iter().filter(|files| files.vanishes) {
         let mut vanished = 0;
         for seed in 0..4 {
             let plan = Plan { lives: Some(8), effort: 25, ..Plan::default() };

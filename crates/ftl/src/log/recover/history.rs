@@ -327,6 +327,9 @@ fn claim<'a>(
 /// What the anchors of a target say.
 struct Anchors {
     newest: Option<Anchor>,
+    /// Chunks with copies of the newest one and of the one before it, which a power cut may have kept
+    /// from having all its copies. What older ones hold nobody needs: mounts that are refused again
+    /// and again write anchors, and the chunks of earlier ones are free for that.
     chunks: Vec<u32>,
     is_newer: bool,
     /// Something behind the newest one of a chunk can't be read.
@@ -365,12 +368,13 @@ async fn read_anchors(
     let newest = all.iter().max_by_key(|(_, a, _)| sign * a.counter as i64).map(|(_, a, _)| *a);
     let ours = |a: &Anchor| newest.is_some_and(|n| n.uuid == a.uuid);
     all.retain(|(_, a, _)| ours(a));
-    Ok(Anchors {
-        newest,
-        is_newer: all.iter().any(|(_, _, newer)| *newer),
-        is_torn,
-        chunks: all.into_iter().map(|(chunk, ..)| chunk).collect(),
-    })
+    let is_newer = all.iter().any(|(_, _, newer)| *newer);
+    let counters: BTreeSet<u64> = all.iter().map(|(_, a, _)| a.counter).collect();
+    let kept = if mutant!("log.anchors-pile-up") { usize::MAX } else { 2 };
+    let oldest = counters.iter().rev().take(kept).last().copied();
+    all.retain(|(_, a, _)| Some(a.counter) >= oldest);
+    let chunks = all.into_iter().map(|(chunk, ..)| chunk).collect();
+    Ok(Anchors { newest, is_newer, is_torn, chunks })
 }
 
 /// The newest anchor in a chunk that was written up to `end`, with whether a newer minor version

@@ -106,13 +106,14 @@ pub enum MountError {
     /// Units that must be readable are not. [`MountOptions::accept_lost`] mounts it all the same, and so does
     /// [`MountOptions::read_only`].
     #[error(
-        "{count} write units can't be read, the first at chunk {} sector {}: what was in them is lost, \
-         and so is every sector that may have been newer there", first.0, first.1
+        "{count} write units can't be read, in {}: what was in them is lost, and so is every sector \
+         that may have been newer there",
+        places(chunks)
     )]
     LostUnits {
         count: usize,
-        /// Chunk of the target and sector of the first.
-        first: Place,
+        /// Where they are, as in [`MountError::Unknown`].
+        chunks: Vec<(u32, Option<u32>)>,
     },
     /// The host could not give a sector of the device's image. What it holds may be younger than what can
     /// be read. [`MountOptions::accept_lost`] mounts it all the same.
@@ -529,13 +530,13 @@ impl HostFtl {
             clock.step(cx, report, "lines and log replayed");
         }
         (report.astray, report.lost_sectors) = replay.finish(report.clean);
-        if let Some(first) = report.lost_units.first()
+        if !report.lost_units.is_empty()
             && !options.accept_lost
             && !mutant!("log.lost-units-served")
             && !options.read_only
         {
-            let count = report.lost_units.len();
-            return Err(MountError::LostUnits { count, first: *first });
+            let (count, chunks) = (report.lost_units.len(), self.in_chunks(&report.lost_units));
+            return Err(MountError::LostUnits { count, chunks });
         }
         // Clean as the start may be, lines that were open get their closing metadata.
         let reader = Rc::new(self.reader(facts.ceiling));
@@ -651,6 +652,21 @@ impl HostFtl {
         let many = || self.pools.any(|p| p.count(LineState::Closing) > MOST_CLOSING);
         self.pool_changed.wait(cx, || !many() || self.read_only()).await;
         Ok(())
+    }
+
+    /// The chunks of these units, each once: (PU, chunk of the PU); of a dead PU the PU alone.
+    fn in_chunks(&self, units: &[Place]) -> Vec<(u32, Option<u32>)> {
+        let per_pu = self.shape.chunks_per_pu;
+        let is_dead = |pu: u32| {
+            let all = self.flash.device.chunk_report(pu, 0, per_pu);
+            all.iter().all(|info| info.state == ChunkState::Offline)
+        };
+        let pus: BTreeSet<u32> = units.iter().map(|(chunk, _)| chunk / per_pu).collect();
+        let dead: BTreeSet<u32> = pus.into_iter().filter(|pu| is_dead(*pu)).collect();
+        let chunks: BTreeSet<u32> = units.iter().map(|(chunk, _)| *chunk).collect();
+        let in_living = chunks.iter().filter(|chunk| !dead.contains(&(*chunk / per_pu)));
+        let places = in_living.map(|chunk| (chunk / per_pu, Some(chunk % per_pu)));
+        dead.iter().map(|pu| (*pu, None)).chain(places).collect()
     }
 
     /// Once the lines that were found open are closed, the log says so: the next start need not look.

@@ -169,7 +169,9 @@ fn a_bad_sector_of_a_unit_at_the_frontier_has_decayed() {
         } else {
             medium.wreck([unit[0]]);
             match medium.refused(MountOptions::default()) {
-                MountError::LostUnits { count: 1, first } => assert_eq!(first, unit[0]),
+                MountError::LostUnits { count: 1, chunks } => {
+                    assert_eq!(chunks, [medium.place_of(unit[0].0)]);
+                }
                 other => panic!("{other}"),
             }
             medium.mount(options(|o| o.accept_lost = true)).expect("as asked for")
@@ -195,7 +197,9 @@ fn a_bad_unit_behind_the_frontier_is_lost() {
     let unit = medium.unit_of(medium.newest(8));
     medium.wreck(unit.clone());
     match medium.refused(MountOptions::default()) {
-        MountError::LostUnits { count: 1, first } => assert_eq!(first, unit[0]),
+        MountError::LostUnits { count: 1, chunks } => {
+            assert_eq!(chunks, [medium.place_of(unit[0].0)]);
+        }
         other => panic!("{other}"),
     }
     let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");

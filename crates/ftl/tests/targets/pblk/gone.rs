@@ -111,6 +111,25 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
+/// A service manager starts a refused target again and again. Each mount writes a copy of the log and
+/// an anchor, and uses the chunks of earlier ones for that: there is room for the mount that is asked
+/// to accept the loss.
+#[test]
+fn refused_mounts_use_up_no_chunks() {
+    for setup in both() {
+        let medium = lived(&setup, 20).cut();
+        medium.kill_die(1);
+        for _ in 0..80 {
+            let why = medium.refused(MountOptions::default());
+            assert!(matches!(why, MountError::LostUnits { .. }), "{why}");
+        }
+        let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+        assert!(errors_as_said(&bench) > 0);
+        bench.write(0, 8, 90);
+        bench.flush();
+    }
+}
+
 /// The same targets, and one whose lines have a chunk each: nothing else says how far a dead one
 /// was written. What flushes have programmed is told in the log.
 fn telling() -> impl Iterator<Item = Setup> {
