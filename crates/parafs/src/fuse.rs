@@ -22,7 +22,7 @@ use fuser::{
     SessionACL, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
@@ -122,7 +122,7 @@ struct Written(Mutex<Ever>);
 
 #[derive(Default)]
 struct Ever {
-    files: HashSet<Nid>,
+    files: BTreeSet<Nid>,
     all: bool,
 }
 

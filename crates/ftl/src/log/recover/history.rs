@@ -370,9 +370,9 @@ async fn read_anchors(
     all.retain(|(_, a, _)| ours(a));
     let is_newer = all.iter().any(|(_, _, newer)| *newer);
     let counters: BTreeSet<u64> = all.iter().map(|(_, a, _)| a.counter).collect();
-    let kept = if mutant!("log.anchors-pile-up") { usize::MAX } else { 2 };
-    let oldest = counters.iter().rev().take(kept).last().copied();
-    all.retain(|(_, a, _)| Some(a.counter) >= oldest);
+    // The lowest counter that is kept, if there are two.
+    let before = counters.iter().rev().nth(1).filter(|_| !mutant!("log.anchors-pile-up"));
+    all.retain(|(_, a, _)| before.is_none_or(|before| a.counter >= *before));
     let chunks = all.into_iter().map(|(chunk, ..)| chunk).collect();
     Ok(Anchors { newest, is_newer, is_torn, chunks })
 }
