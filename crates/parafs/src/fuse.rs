@@ -60,6 +60,8 @@ const ACCESS_MODE: i32 = 0x03;
 /// What `setxattr(2)` asks for.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
+/// Access control lists. Nobody enforces them here, so they can't be set.
+const ACL: &[u8] = b"system.posix_acl_";
 /// The group of a directory is that of what is made in it.
 const SETGID: u16 = 0o2000;
 const DIRECTORY: u16 = 0o040_000;
@@ -101,6 +103,14 @@ pub struct How {
     /// The kernel keeps writes in its cache, and hands them on half a minute later. Small ones are
     /// faster then. A full file system is told by `fsync` and `close`, or by nobody.
     pub writeback: bool,
+    /// Set-user and set-group bits of programs have no effect, device nodes are none, nothing is
+    /// executed: `nosuid`, `nodev`, `noexec` of mount(8).
+    pub nosuid: bool,
+    pub nodev: bool,
+    pub noexec: bool,
+    /// Users other than who mounts it may use it, as far as permissions let them. Root's mounts are
+    /// everybody's in any case.
+    pub allow_other: bool,
 }
 
 /// What the kernel asks, on a thread that reads it.
@@ -245,10 +255,16 @@ impl Mounted {
             if how.read_only { MountOption::RO } else { MountOption::RW },
         ];
         // Root's are everybody's, and have what any other file system has.
-        config.acl = SessionACL::Owner;
-        if rustix::process::geteuid().is_root() {
-            config.acl = SessionACL::All;
-            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+        let is_root = rustix::process::geteuid().is_root();
+        config.acl = if is_root || how.allow_other { SessionACL::All } else { SessionACL::Owner };
+        if is_root {
+            config.mount_options.extend([
+                if how.nodev { MountOption::NoDev } else { MountOption::Dev },
+                if how.nosuid { MountOption::NoSuid } else { MountOption::Suid },
+            ]);
+        }
+        if how.noexec {
+            config.mount_options.push(MountOption::NoExec);
         }
         let intake = Intake { queue: queue.clone(), fs, came: Vec::new() };
         let port = cx.open_port(&queue.bell, intake);
@@ -952,6 +968,9 @@ impl Filesystem for Calls {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        if name.as_bytes().starts_with(ACL) && !mutant!("parafs.acl-unenforced") {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let how = match flags {
             0 => Set::Any,
             XATTR_CREATE => Set::Create,

@@ -2,7 +2,7 @@
 //!
 //! Owns: names and help texts. Never: checks what a value means; that is where it is used.
 
-use super::values::time_of;
+use super::values::{one_of, time_of};
 use clap::{Args as ClapArgs, ValueHint};
 use flashlane_lab::lnvm::Ns;
 use std::path::PathBuf;
@@ -72,6 +72,46 @@ pub(crate) struct Mkfs {
     pub(crate) force: bool,
 }
 
+/// What an option of mount(8) asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MountOption {
+    ReadOnly(bool),
+    NoSuid(bool),
+    NoDev(bool),
+    NoExec(bool),
+    AllowOther,
+    Nothing,
+}
+
+fn option_of(word: &str) -> Result<MountOption, String> {
+    use MountOption::{AllowOther, NoDev, NoExec, NoSuid, Nothing, ReadOnly};
+    let known = [
+        ("ro", ReadOnly(true)),
+        ("rw", ReadOnly(false)),
+        ("nosuid", NoSuid(true)),
+        ("suid", NoSuid(false)),
+        ("nodev", NoDev(true)),
+        ("dev", NoDev(false)),
+        ("noexec", NoExec(true)),
+        ("exec", NoExec(false)),
+        ("allow_other", AllowOther),
+        ("defaults", Nothing),
+        ("default_permissions", Nothing),
+        ("async", Nothing),
+        ("noatime", Nothing),
+        ("relatime", Nothing),
+        ("auto", Nothing),
+        ("noauto", Nothing),
+        ("nofail", Nothing),
+        ("_netdev", Nothing),
+    ];
+    let is_for_others = ["x-", "subtype=", "fsname=", "comment="];
+    match is_for_others.iter().any(|begin| word.starts_with(begin)) {
+        true => Ok(Nothing),
+        false => one_of(&known, word),
+    }
+}
+
 #[derive(ClapArgs)]
 pub(crate) struct MountFs {
     /// Drive image
@@ -86,6 +126,10 @@ pub(crate) struct MountFs {
     /// Nothing can be changed there
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Options as mount(8) has them, with commas between: ro, nosuid, nodev, noexec, allow_other. What
+    /// else a line of fstab has and means nothing here (defaults, noatime, nofail, x-...) is taken, too
+    #[arg(short, long, value_name = "OPTIONS", value_delimiter = ',', value_parser = option_of)]
+    pub(crate) options: Vec<MountOption>,
     /// The kernel keeps writes for half a minute before it hands them on, so small ones are faster.
     /// But then a program on a full file system is told by `fsync` or `close`, not by its `write`
     #[arg(long)]

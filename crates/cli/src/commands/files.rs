@@ -1,6 +1,6 @@
 //! `flashlane mkfs`, `mount`, `fsck`, `dump`: ParaFS on a target of a drive.
 
-use crate::args::{Dump, Fsck, Mkfs, MountFs};
+use crate::args::{Dump, Fsck, Mkfs, MountFs, MountOption};
 use crate::watch::{Interrupt, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
@@ -44,8 +44,16 @@ fn uuid() -> [u8; 16] {
 }
 
 pub(crate) fn mount(args: MountFs) -> Result<Ending> {
-    let MountFs { drive: image, directory, target, read_only, writeback, commit, null_latency } =
-        args;
+    let MountFs {
+        drive: image,
+        directory,
+        target,
+        read_only,
+        options,
+        writeback,
+        commit,
+        null_latency,
+    } = args;
     std::fs::metadata(&image).with_context(|| image.display().to_string())?;
     // A mount that was killed has left the directory so that nobody can look at it.
     files::clear_directory(&directory).with_context(|| directory.display().to_string())?;
@@ -58,7 +66,17 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
     }
     let at = std::fs::canonicalize(&directory)?;
     let timing = !null_latency;
-    let how = How { read_only, writeback };
+    let mut how = How { read_only, writeback, ..How::default() };
+    for option in options {
+        match option {
+            MountOption::ReadOnly(on) => how.read_only = on || read_only,
+            MountOption::NoSuid(on) => how.nosuid = on,
+            MountOption::NoDev(on) => how.nodev = on,
+            MountOption::NoExec(on) => how.noexec = on,
+            MountOption::AllowOther => how.allow_other = true,
+            MountOption::Nothing => {}
+        }
+    }
     let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, clock };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &at.display().to_string()));

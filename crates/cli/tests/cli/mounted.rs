@@ -212,6 +212,56 @@ fn a_drive_is_waited_for_that_is_being_closed() {
     server.output().good();
 }
 
+/// Options as mount(8) and fstab have them.
+#[test]
+fn a_mount_takes_the_options_of_mount() {
+    let Some(h) = folder() else { return };
+    let flags = || {
+        let list = std::fs::read_to_string("/proc/self/mountinfo").expect("it is everywhere");
+        let at = format!(" {} ", h.path("mnt").canonicalize().expect("it is there").display());
+        let line = list.lines().find(|line| line.contains(&at)).expect("it is mounted").to_string();
+        line.split(' ').nth(5).expect("its flags").to_string()
+    };
+    let server = mounted(&h, "--null-latency -o nosuid,nodev,noexec,noatime,x-systemd.automount");
+    let has = flags();
+    assert!(["rw", "nosuid", "nodev", "noexec"].iter().all(|f| has.contains(f)), "{has}");
+    end(&h, server);
+    let server = mounted(&h, "--null-latency -o defaults,ro -o exec");
+    let has = flags();
+    assert!(has.contains("ro") && !has.contains("noexec"), "{has}");
+    assert_eq!(errno(File::create(h.path("mnt/new"))), 30, "EROFS");
+    end(&h, server);
+    h.run("mount t.img mnt -o nosiud").refused(2, &["did you mean `nosuid`"]);
+}
+
+/// What would not be honoured is refused: access control lists.
+#[test]
+fn an_acl_is_refused_as_nobody_enforces_it() {
+    let Some(h) = folder() else { return };
+    let server = mounted(&h, "--null-latency");
+    std::fs::write(h.path("mnt/f"), b"mine").expect("room");
+    let set = |name: &str, value: &[u8]| {
+        rustix::fs::setxattr(h.path("mnt/f"), name, value, rustix::fs::XattrFlags::empty())
+    };
+    // Version 2: user, user 12345, group, mask, others.
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let entries = [
+        entry(1, 6, none),
+        entry(2, 0, 12345),
+        entry(4, 4, none),
+        entry(16, 4, none),
+        entry(32, 4, none),
+    ];
+    let acl = [&2u32.to_le_bytes()[..], &entries.concat()].concat();
+    let refused = set("system.posix_acl_access", &acl);
+    assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
+    set("user.note", b"kept").expect("any other is");
+    end(&h, server);
+}
+
 /// The power can be cut under a mount. What was durable is there, and nobody hangs.
 #[test]
 fn the_power_is_cut_under_a_mount() {
