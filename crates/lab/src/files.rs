@@ -481,8 +481,8 @@ async fn use_it(
 /// unmounted are taken as by a mount; without it nothing is written.
 ///
 /// # Errors
-/// There is none, or it is damaged so that nothing can be said of it; it could not be written, or was
-/// not to be, as something can't be read.
+/// There is none, or it is damaged so that nothing can be said of it; it could not be written,
+/// or was not to be, as something can't be read.
 pub fn fsck(
     image: &Path,
     name: Option<&str>,

@@ -56,8 +56,8 @@ pub enum Unread {
 /// Mends a file system that nobody has mounted. One without a problem is left as it is.
 ///
 /// # Errors
-/// There is none; there is no room for what is to be written; the medium does not take it; what can't
-/// be read would be given up, and was not to be ([`FsError::Unread`]): then nothing is written.
+/// There is none; there is no room for what is to be written; the medium does not take it; what
+/// can't be read would be given up, and was not to be ([`FsError::Unread`]): then nothing is written.
 pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Result<Repaired> {
     if let Some(why) = medium.refusal() {
         return Err(FsError::Invalid(why));
@@ -100,7 +100,7 @@ async fn write(
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
     }
-    // Whoever goes on to here gives up what can't be read; where nothing is missing nothing is lost.
+    // What can't be read is given up on purpose; where nothing is missing nothing is lost.
     let how = if m.gives_up { Settle::GiveUp } else { Settle::NothingIsMissing };
     medium.settle(cx, how).await?;
     if m.superblock_lost {

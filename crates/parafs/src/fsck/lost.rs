@@ -20,8 +20,8 @@ impl Model<'_> {
         there.is_none_or(|there| page < there)
     }
 
-    /// Pages that are not on the medium. When they are given up those of files are errors, and those of
-    /// directories are holes: their files are found without them.
+    /// Pages that are not on the medium. When they are given up those of files are errors, and
+    /// those of directories are holes: their files are found without them.
     pub(super) fn miss_pages(&mut self) {
         let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
         let mut segments = BTreeSet::new();

@@ -103,8 +103,8 @@ impl State {
         }
     }
 
-    /// Pages of a range that are changed in part only, and are not in memory. Nothing that was there
-    /// counts from `end` on.
+    /// Pages of a range that are changed in part only, and are not in memory. Nothing that was
+    /// there counts from `end` on.
     fn missing_edges(&mut self, ino: Nid, from: u64, to: u64, end: u64) -> Step<()> {
         let page = self.page_bytes();
         let mut missing = Vec::new();

@@ -129,8 +129,8 @@ fn unmounted() -> Flash {
     flash
 }
 
-/// What of the files can be read, all of which is right: pages that can't be. Behind a repair names may
-/// be gone, and a page that is lost says that it was given up.
+/// What of the files can be read, all of which is right: pages that can't be. Behind a repair names
+/// may be gone, and a page that is lost says that it was given up.
 async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, repaired: bool) -> u32 {
     let mut lost = 0;
     for file in 0..files {
