@@ -22,7 +22,7 @@ pub use flashlane_parafs::fuse::{Clock, How, time_from};
 use flashlane_parafs::{
     Fs, FsError, Make, Medium, Options, Shape, check, mkfs, repair, segments_for_files,
 };
-pub use flashlane_parafs::{Recovered, Repaired, Report, Time, What};
+pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use flashlane_serve::fuse::PlaceError;
 use flashlane_stack::{Description, DeviceChoice, LayerSpec};
@@ -495,15 +495,20 @@ async fn use_it(
 /// unmounted are taken as by a mount; without it nothing is written.
 ///
 /// # Errors
-/// There is none, or it is damaged so that nothing can be said of it; it could not be written.
-pub fn fsck(image: &Path, name: Option<&str>, mends: Option<Time>) -> Result<Repaired, FilesError> {
+/// There is none, or it is damaged so that nothing can be said of it; it could not be written,
+/// or was not to be, as something can't be read.
+pub fn fsck(
+    image: &Path,
+    name: Option<&str>,
+    mends: Option<(Time, Unread)>,
+) -> Result<Repaired, FilesError> {
     let (target, name) = there(image, name)?;
     at_once(target, move |cx, medium, _| async move {
-        let Some(now) = mends else {
+        let Some((now, unread)) = mends else {
             let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
             return Ok(Repaired { after: report.clone(), before: report, ..Repaired::default() });
         };
-        let mut done = repair(&cx, &medium, now).await.map_err(of_fs(&name))?;
+        let mut done = repair(&cx, &medium, now, unread).await.map_err(of_fs(&name))?;
         if !done.after.clean && done.after.found == 0 {
             let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
             let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;

@@ -6,6 +6,7 @@
 use crate::error::FsError;
 use crate::format::{Addr, Dentries, Dentry, LEVELS_MAX, NAME_MAX, Nid, Slots, Time, name_hash};
 use crate::nodes::is_dir;
+use crate::ops::given_up;
 use crate::state::{Need, State, Step, Stop};
 
 /// An entry, and where it is.
@@ -51,9 +52,10 @@ impl State {
     /// A page of a directory; nothing where it has none there.
     fn dir_page(&mut self, dir: Nid, index: u64) -> Step<Option<&[u8]>> {
         if !self.pages.has(dir, index) {
-            return match self.addr_of(dir, index)?.is_page() {
-                true => Err(Stop::Need(Need::Pages(dir, vec![index]))),
-                false => Ok(None),
+            return match self.addr_of(dir, index)? {
+                Addr::LOST => Err(given_up(dir, index)),
+                addr if addr.is_page() => Err(Stop::Need(Need::Pages(dir, vec![index]))),
+                _ => Ok(None),
             };
         }
         Ok(self.pages.get(dir, index).map(|page| &page.content[..]))

@@ -221,7 +221,7 @@ fn runs(values: impl Iterator<Item = (u64, Addr)>) -> Vec<(u64, u64, Addr)> {
         match found.last_mut() {
             Some((first, count, from))
                 if *first + *count == index
-                    && (addr == Addr::KEPT && *from == Addr::KEPT
+                    && (addr == *from && !addr.is_page()
                         || from.is_page()
                             && addr.is_page()
                             && u64::from(from.0) + *count == u64::from(addr.0)) =>
@@ -506,6 +506,7 @@ impl View<'_> {
             };
             match addr {
                 Addr::KEPT => put(out, format_args!("  {pages}: room is kept")),
+                Addr::LOST => put(out, format_args!("  {pages}: lost, a repair gave it up")),
                 addr => put(out, format_args!("  {pages}: from {} on", self.place(addr))),
             }
         }

@@ -41,6 +41,11 @@ pub enum FsError {
     ReadOnly(String),
     #[error("the medium can't give or take it: {0}")]
     Io(String),
+    #[error(
+        "{0} can't be read, and a repair would give them up: nothing is changed. If they may be \
+         readable another time, repair it then; `--accept-lost` gives them up"
+    )]
+    Unread(String),
     #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck --repair`")]
     Damaged(String),
 }
@@ -58,7 +63,7 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             FsError::NotFound => 2,
-            FsError::Io(_) => 5,
+            FsError::Io(_) | FsError::Unread(_) => 5,
             FsError::Exists => 17,
             FsError::NotDirectory => 20,
             FsError::IsDirectory => 21,

@@ -50,6 +50,6 @@ pub use mkfs::{Make, can_be_made, mkfs, segments_for_files, spare_most};
 pub use mount::{Recovered, label};
 pub use ops::{Attributes, Change, Deleted, Entry, Fallocate, New, Rename, Seek, Set, Space};
 pub use policy::Policy;
-pub use repair::{Repaired, repair};
+pub use repair::{Repaired, Unread, repair};
 pub use segments::Allocation;
 pub use stats::Stats;

@@ -148,6 +148,14 @@ impl Medium {
         flash.sftl.is_in_doubt().then(|| name_some(&flash.sftl.unreadable()))
     }
 
+    /// How many of them there are; a dead die is one.
+    pub(crate) fn in_doubt(&self) -> u64 {
+        match self {
+            Medium::Linear(_) => 0,
+            Medium::Flash(flash) => flash.sftl.unreadable().len() as u64,
+        }
+    }
+
     /// More than a power cut can leave of them.
     pub(crate) fn has_lost_blocks(&self) -> bool {
         match self {

@@ -175,7 +175,7 @@ impl State {
         let Some((nid, slot)) = self.find_slot(ino, index)? else { return Ok(Addr::NONE) };
         let node = self.node(nid)?;
         let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
-        match addr == Addr::NONE || addr == Addr::KEPT || self.layout.has(addr) {
+        match !addr.is_page() || self.layout.has(addr) {
             true => Ok(addr),
             false => {
                 let why = format!("page {index} of file {ino} lies at {}, nowhere", addr.0);

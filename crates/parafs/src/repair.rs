@@ -44,11 +44,21 @@ pub struct Repaired {
     pub found: u64,
 }
 
+/// What a repair does about what can't be read now, and may be readable another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// If something would be given up for it nothing is repaired.
+    Refuse,
+    /// It is given up, for good.
+    GiveUp,
+}
+
 /// Mends a file system that nobody has mounted. One without a problem is left as it is.
 ///
 /// # Errors
-/// There is none; there is no room for what is to be written; the medium does not take it.
-pub async fn repair(cx: &Cx, medium: &Medium, now: Time) -> Result<Repaired> {
+/// There is none; there is no room for what is to be written; the medium does not take it; what
+/// can't be read would be given up, and was not to be ([`FsError::Unread`]): then nothing is written.
+pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Result<Repaired> {
     if let Some(why) = medium.refusal() {
         return Err(FsError::Invalid(why));
     }
@@ -61,6 +71,18 @@ pub async fn repair(cx: &Cx, medium: &Medium, now: Time) -> Result<Repaired> {
         }
         if model.report.found == 0 || round == ROUNDS {
             break;
+        }
+        let lost = &model.report.lost;
+        if !lost.is_empty()
+            && unread == Unread::Refuse
+            && !mutant!("parafs.repair-gives-up-unasked")
+        {
+            if round > 0 {
+                break; // what was mended stays
+            }
+            let what: Vec<String> = lost.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+            let why = medium.doubts().map_or(String::new(), |doubts| format!(" ({doubts})"));
+            return Err(FsError::Unread(what.join(", ") + &why));
         }
         write(cx, medium, model, now, &mut done).await?;
     }
@@ -78,8 +100,7 @@ async fn write(
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
     }
-    // Whoever asks for a repair gives up what can't be read; where nothing is missing nothing is
-    // lost.
+    // What can't be read is given up on purpose; where nothing is missing nothing is lost.
     let how = if m.gives_up { Settle::GiveUp } else { Settle::NothingIsMissing };
     medium.settle(cx, how).await?;
     if m.superblock_lost {

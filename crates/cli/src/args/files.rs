@@ -11,11 +11,15 @@ pub(crate) const FSCK: &str = "\
 Examples:
   flashlane fsck my.img
   flashlane fsck my.img --repair
+  flashlane fsck my.img --repair --accept-lost
 
 Without --repair nothing is changed, and it says what --repair would do. With it names that lead
 nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
 anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
 a power cut leaves the old state or the new one.
+What can't be read is not given up unasked: --repair changes nothing then, as it may be readable
+another time. With --accept-lost it is given up: reading such pages of files is an error until they
+are written, punched or cut off, and files that have lost their names go to /lost+found.
 Contents of files are not read: a page of a file that the device can't give is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 
@@ -40,6 +44,9 @@ pub(crate) struct Fsck {
     /// Mend what is wrong
     #[arg(long)]
     pub(crate) repair: bool,
+    /// Give up what can't be read, for good
+    #[arg(long, requires = "repair")]
+    pub(crate) accept_lost: bool,
 }
 
 #[derive(ClapArgs)]

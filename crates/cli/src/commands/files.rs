@@ -5,7 +5,7 @@ use crate::watch::{Interrupt, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::files::{
-    self, How, Making, Mounting, Recovered, Repaired, Time, What, time_from,
+    self, How, Making, Mounting, Recovered, Repaired, Time, Unread, What, time_from,
 };
 use std::fmt::Display;
 use std::rc::Rc;
@@ -99,7 +99,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
             say(&format_args!(
                 "read-only: {why}. Nothing on the drive is changed: what can be read again at a later \
                  mount is there. What can't is an error; `flashlane fsck` names the files, and with \
-                 --repair it gives up what they have lost"
+                 --repair --accept-lost it gives up what they have lost"
             ));
         }
         output::ready(&at.display());
@@ -109,7 +109,8 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
 }
 
 pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
-    let mends = args.repair.then(clock);
+    let unread = if args.accept_lost { Unread::GiveUp } else { Unread::Refuse };
+    let mends = args.repair.then(|| (clock(), unread));
     let done = files::fsck(&args.drive, args.target.as_deref(), mends)?;
     let Repaired { before, after, recovered, found } = &done;
     let mut text = String::new();

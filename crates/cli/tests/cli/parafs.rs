@@ -181,6 +181,28 @@ fn a_target_without_a_name_is_picked_by_its_type() {
     slip.refused(2, &["did you mean `f2fs`?", "has `parafs`, `f2fs`", "pblk"]);
 }
 
+/// What can't be read for a while is not given up by a repair, unless it is told to.
+#[test]
+fn a_repair_gives_up_only_what_it_is_told_to() {
+    let h = here();
+    h.run("drive create t.img --preset tiny --set geometry.chunks_per_pu=24").good();
+    h.run("mkfs t.img").good();
+    let mut refused = 0;
+    for pu in 0..4 {
+        let times = "--times 1000000000";
+        h.run(&format!("drive inject t.img read_uncorrectable --at 'pu {pu}' {times}")).good();
+        let done = h.run("fsck t.img --repair");
+        if done.code != 0 {
+            assert_eq!(done.code, 2, "{done:?}");
+            refused += u32::from(done.err.contains("`--accept-lost`"));
+        }
+        h.run("drive inject t.img --clear").good();
+        says(&h.run("fsck t.img").good().out, &["1 directories", "nothing wrong found"]);
+    }
+    assert!(refused > 0, "the root lies somewhere");
+    h.run("fsck t.img --accept-lost").refused(2, &["--repair"]);
+}
+
 /// What a mount leaves that is killed is cleared away by the next one, which says what it found.
 #[test]
 fn a_mount_that_was_killed_is_mounted_again() {

@@ -38,10 +38,12 @@ impl Addr {
     pub(crate) const NONE: Addr = Addr(0);
     /// Room is kept for the page, and nothing was written: it reads as zeros.
     pub(crate) const KEPT: Addr = Addr(u32::MAX);
+    /// A repair gave the page up: reading it is an error. It has no room.
+    pub(crate) const LOST: Addr = Addr(u32::MAX - 1);
 
     /// It names a page of the medium.
     pub(crate) fn is_page(self) -> bool {
-        self != Addr::NONE && self != Addr::KEPT
+        ![Addr::NONE, Addr::KEPT, Addr::LOST].contains(&self)
     }
 }
 

@@ -5,9 +5,13 @@
 //! taken for one that was not. Never: reads contents: a page that lies in a block that is there is
 //! not looked at.
 
-use super::{Model, cure};
+use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::format::{Addr, Nid, Owner};
+use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A kind of [`super::Report::lost`].
+const PAGES: &str = "pages of files";
 
 impl Model<'_> {
     /// A page may have been written, as far as the medium knows.
@@ -16,7 +20,8 @@ impl Model<'_> {
         there.is_none_or(|there| page < there)
     }
 
-    /// Pages of files that are not on the medium: holes, when they are given up.
+    /// Pages that are not on the medium. When they are given up those of files are errors, and
+    /// those of directories are holes: their files are found without them.
     pub(super) fn miss_pages(&mut self) {
         let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
         let mut segments = BTreeSet::new();
@@ -33,16 +38,19 @@ impl Model<'_> {
         let doubts = self.medium.doubts();
         let why = doubts.as_ref().map_or(String::new(), |doubts| format!(": {doubts}"));
         for (file, pages) in files {
-            let name = self.inode(file).map(|inode| inode.name).unwrap_or_default();
-            let name = match String::from_utf8_lossy(&name) {
-                name if name.is_empty() => format!("file {file}"),
-                name => format!("file {file} ({name})"),
+            let (count, who) = (pages.len() as u64, self.who(file));
+            self.unread.set(self.unread.get() + count);
+            let is_dir = self.inode(file).is_some_and(|inode| is_dir(inode.mode));
+            let (cure, kind, becomes) = match is_dir {
+                true => (cure::LOST_NAMES, PAGES_OF_DIRECTORIES, Addr::NONE),
+                false if mutant!("parafs.lost-is-hole") => (cure::LOST, PAGES, Addr::NONE),
+                false => (cure::LOST, PAGES, Addr::LOST),
             };
-            self.wrong(cure::LOST, format!("{} pages of {name} are lost{why}", pages.len()));
-            self.unread.set(self.unread.get() + pages.len() as u64);
+            self.wrong(cure, format!("{count} pages of {who} are lost{why}"));
+            self.would_lose(kind, count);
             for (addr, owner) in pages {
                 self.owners.remove(&addr);
-                self.make_hole(owner);
+                self.set_addr(owner, becomes);
             }
         }
         // What they hold follows from what is left.
@@ -55,9 +63,10 @@ impl Model<'_> {
                     self.unread.set(self.unread.get() + 1);
                     self.wrong(cure::DOUBT, format!("{said}: {doubts}"));
                 }
-                false => {
-                    self.report.notes.push(format!("it is not known what they hold: {doubts}"))
-                }
+                false => self.note(format!("it is not known what they hold: {doubts}")),
+            }
+            if self.gives_up && self.report.lost.is_empty() {
+                self.would_lose("parts of the flash", self.medium.in_doubt());
             }
         }
     }

@@ -46,10 +46,14 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Places that the medium could not give: what hangs on them may be there.
     pub unread: u64,
+    /// Of those what a repair gives up: how many of each kind.
+    pub lost: BTreeMap<&'static str, u64>,
 }
 
-/// Problems that are kept in words.
+/// Problems that are kept in words, and notes.
 const SAID: usize = 1000;
+/// A kind of [`Report::lost`].
+const PAGES_OF_DIRECTORIES: &str = "pages of directories";
 
 /// What a repair does about a problem.
 pub(crate) mod cure {
@@ -63,7 +67,9 @@ pub(crate) mod cure {
     pub(crate) const NODE_FOUND: &str = "have a node named by its file again";
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
     pub(crate) const LOST: &str =
-        "give up pages that no flash block has any more: they become holes";
+        "give up pages that no flash block has any more: they become errors";
+    pub(crate) const LOST_NAMES: &str =
+        "give up names in pages that no flash block has any more: their files go to /lost+found";
     pub(crate) const DOUBT: &str = "give up what flash blocks hold that can't be read";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
@@ -149,6 +155,9 @@ pub(crate) struct Model<'a> {
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
     unread: Cell<u64>,
+    /// Sectors of both tables that can't be read, and pages that are, or may be, nodes.
+    tables_unread: u64,
+    nodes_unread: BTreeSet<Addr>,
     /// A read has failed over time: later ones are not waited for as long.
     waited: Cell<bool>,
     /// What flash blocks hold that can't be read is given up.
@@ -243,11 +252,14 @@ impl<'a> Model<'a> {
             report: Report { clean: pack.clean, ..Report::default() },
             pack,
             unread,
+            tables_unread: 0,
+            nodes_unread: BTreeSet::new(),
             waited: Cell::new(false),
             gives_up: false,
         };
         m.compare_superblocks().await;
         if lost {
+            m.would_lose("checkpoints", m.unread.get());
             m.wrong(cure::PACK, "no checkpoint is whole: all is looked for in the log".into());
             m.nat_lost = (0..layout.nat_sectors).collect();
         } else {
@@ -296,6 +308,28 @@ impl<'a> Model<'a> {
         *self.report.cures.entry(cure).or_default() += 1;
         if self.report.problems.len() < SAID {
             self.report.problems.push(what);
+        }
+    }
+
+    fn note(&mut self, what: String) {
+        if self.report.notes.len() < SAID {
+            self.report.notes.push(what);
+        }
+    }
+
+    /// A repair gives up so many of this kind, which can't be read now.
+    fn would_lose(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
+            *self.report.lost.entry(kind).or_default() += count;
+        }
+    }
+
+    /// A file, with the name that it knows.
+    fn who(&self, ino: Nid) -> String {
+        let name = self.inode(ino).map(|inode| inode.name).unwrap_or_default();
+        match String::from_utf8_lossy(&name) {
+            name if name.is_empty() => format!("file {ino}"),
+            name => format!("file {ino} ({name})"),
         }
     }
 
@@ -432,8 +466,11 @@ impl<'a> Model<'a> {
 
     /// A page of a file is a hole from now on.
     fn make_hole(&mut self, owner: Owner) {
+        self.set_addr(owner, Addr::NONE);
+    }
+
+    fn set_addr(&mut self, owner: Owner, addr: Addr) {
         let is_inode = self.nodes[&owner.nid].is_inode();
-        let bytes = self.mend(owner.nid);
-        NodePage::set_addr(bytes, is_inode, owner.slot, Addr::NONE);
+        NodePage::set_addr(self.mend(owner.nid), is_inode, owner.slot, addr);
     }
 }

@@ -4,7 +4,7 @@
 //! Promises: a file that an entry leads to keeps it, where the name can be one; a file that none leads
 //! to is in the list of those to be deleted, or gets a name in /lost+found; directories are a tree.
 
-use super::{Model, cure, is_dir};
+use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::format::{
     Addr, Dentries, Dentry, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots, name_hash,
 };
@@ -125,7 +125,7 @@ impl Model<'_> {
                         // A node of it could not be read then.
                         let said =
                             format!("file {ino} is to be deleted, or cut short, by the next mount");
-                        self.report.notes.push(said);
+                        self.note(said);
                     }
                     continue;
                 }
@@ -176,6 +176,9 @@ impl Model<'_> {
                     let said =
                         format!("page {index} of directory {dir} can't be read: {}", e.why());
                     self.wrong(cure::HOLE, said);
+                    if self.layout.has(addr) {
+                        self.would_lose(PAGES_OF_DIRECTORIES, 1);
+                    }
                     self.lose_page(owner);
                 }
             }

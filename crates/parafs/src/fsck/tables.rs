@@ -61,7 +61,7 @@ impl Model<'_> {
             Ok(head) if head.iter().all(|b| *b == 0) && version <= self.sb.first_version + 1 => {}
             // A head is written whole, the rest may be cut short.
             Ok(head) if mount::is_pack_head(head, &self.layout) => {
-                self.report.notes.push(format!("{said}; number {version} counts"));
+                self.note(format!("{said}; number {version} counts"));
             }
             _ => self.wrong(cure::PACK, said),
         }
@@ -81,6 +81,7 @@ impl Model<'_> {
                     }
                 }
                 Err(e) => {
+                    self.tables_unread += u64::from(matches!(e, FsError::Io(_)));
                     let said = format!("sector {sector} of the segment table: {}", e.why());
                     self.wrong(cure::SEGMENTS, said);
                     let known = &mut self.segments_known[first as usize..];
@@ -104,6 +105,7 @@ impl Model<'_> {
                     room.zip(found.0).for_each(|(to, entry)| *to = entry);
                 }
                 Err(e) => {
+                    self.tables_unread += u64::from(matches!(e, FsError::Io(_)));
                     self.nat_lost.insert(sector);
                     self.wrong(cure::NAT, format!("the node address table: {}", e.why()));
                 }
@@ -148,7 +150,12 @@ impl Model<'_> {
             }
             let why = match self.read_page(entry.addr).await {
                 _ if nid == 0 => "there can't be a node 0".into(),
-                Err(e) => format!("node {nid} can't be read: {}", e.why()),
+                Err(e) => {
+                    if self.layout.has(entry.addr) {
+                        self.nodes_unread.insert(entry.addr);
+                    }
+                    format!("node {nid} can't be read: {}", e.why())
+                }
                 Ok(bytes) => match self.footer(&bytes) {
                     Err(e) => format!("node {nid} at page {}: {e}", entry.addr.0),
                     Ok(footer) if (footer.nid, footer.ino) == (nid, entry.ino) => {
@@ -212,7 +219,12 @@ impl Model<'_> {
                 if !may || self.owners.contains_key(&addr) {
                     continue;
                 }
-                let Ok(bytes) = self.read_page(addr).await else { continue };
+                let Ok(bytes) = self.read_page(addr).await else {
+                    if known || self.may_be_there(segment, page) {
+                        self.nodes_unread.insert(addr);
+                    }
+                    continue;
+                };
                 let Ok(footer) = self.footer(&bytes) else { continue };
                 let Footer { nid, version, batch, .. } = footer;
                 let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
@@ -233,6 +245,11 @@ impl Model<'_> {
                     found.insert(nid, Candidate { rank, footer, bytes });
                 }
             }
+        }
+        self.would_lose("nodes", self.nodes_unread.len() as u64);
+        // With one of the tables it is known which nodes count, and with neither it is guessed.
+        if !self.nat_lost.is_empty() && self.segments_known.contains(&false) {
+            self.would_lose("sectors of tables", self.tables_unread);
         }
         for (nid, Candidate { rank, footer, bytes }) in found {
             let addr = Addr(rank.3);

@@ -26,7 +26,7 @@ impl Model<'_> {
             let addr = NodePage::addr(bytes, true, slot);
             let owner = Some(Owner { nid: ino, slot });
             match addr {
-                Addr::NONE | Addr::KEPT => {}
+                Addr::NONE | Addr::KEPT | Addr::LOST => {}
                 addr if self.layout.has(addr) && self.summed(addr) == owner => good += 1,
                 addr if self.layout.has(addr) && self.summed(addr).is_none() => {}
                 _ => bad += 1,
@@ -400,6 +400,11 @@ impl Model<'_> {
         for ino in &inodes {
             let mut inode = Inode::decode(&self.nodes[ino].bytes);
             let named = self.pages_of(*ino);
+            let lost = named.values().filter(|(addr, _)| *addr == Addr::LOST).count();
+            if lost > 0 {
+                let who = self.who(*ino);
+                self.note(format!("{lost} pages of {who} were given up: reading them is an error"));
+            }
             kept += named.values().filter(|(addr, _)| *addr == Addr::KEPT).count() as u64;
             pages += named.values().filter(|(addr, _)| addr.is_page()).count() as u64;
             let found = named.len() as u64 + self.nodes_of(*ino).count() as u64;

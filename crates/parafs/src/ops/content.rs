@@ -40,6 +40,12 @@ const SIZE_MAX: u64 = i64::MAX as u64;
 /// Pages of a file, side by side.
 type Pages = std::ops::Range<u64>;
 
+/// Why a page that is [`Addr::LOST`] can't be had.
+pub(crate) fn given_up(ino: Nid, index: u64) -> Stop {
+    let why = format!("page {index} of file {ino} was lost, and a repair gave it up");
+    Stop::Fail(FsError::Io(why))
+}
+
 impl State {
     fn page_bytes(&self) -> u64 {
         self.layout.shape.page_bytes() as u64
@@ -82,10 +88,12 @@ impl State {
             let to = &mut into[done..done + length];
             if let Some(page) = self.pages.get(ino, index) {
                 to.copy_from_slice(&page.content[at as usize..][..length]);
-            } else if self.addr_of(ino, index)?.is_page() {
-                missing.push(index);
             } else {
-                to.fill(0);
+                match self.addr_of(ino, index)? {
+                    Addr::LOST => return Err(given_up(ino, index)),
+                    addr if addr.is_page() => missing.push(index),
+                    _ => to.fill(0),
+                }
             }
             done += length;
         }
@@ -95,15 +103,21 @@ impl State {
         }
     }
 
-    /// Pages of a range that are changed in part only, and are not in memory.
-    fn missing_edges(&mut self, ino: Nid, from: u64, to: u64) -> Step<()> {
+    /// Pages of a range that are changed in part only, and are not in memory. Nothing that was
+    /// there counts from `end` on.
+    fn missing_edges(&mut self, ino: Nid, from: u64, to: u64, end: u64) -> Step<()> {
         let page = self.page_bytes();
         let mut missing = Vec::new();
         for edge in [from, to] {
             let index = edge / page;
-            let is_part = !edge.is_multiple_of(page);
-            if is_part && !self.pages.has(ino, index) && self.addr_of(ino, index)?.is_page() {
-                missing.push(index);
+            if edge.is_multiple_of(page) || self.pages.has(ino, index) {
+                continue;
+            }
+            match self.addr_of(ino, index)? {
+                Addr::LOST if edge == to && to >= end => {}
+                Addr::LOST => return Err(given_up(ino, index)),
+                addr if addr.is_page() => missing.push(index),
+                _ => {}
             }
         }
         missing.dedup();
@@ -118,7 +132,7 @@ impl State {
         let (mut fresh, mut nodes) = (0, 0);
         let mut last = None;
         for index in pages {
-            if self.addr_of(ino, index)? == Addr::NONE {
+            if [Addr::NONE, Addr::LOST].contains(&self.addr_of(ino, index)?) {
                 fresh += 1;
                 let missing = self.missing_nodes(ino, index)?;
                 // Pages side by side lack the same node.
@@ -181,7 +195,7 @@ impl State {
         }
         let page_bytes = self.page_bytes();
         let pages = offset / page_bytes..end.div_ceil(page_bytes);
-        self.missing_edges(ino, offset, end)?;
+        self.missing_edges(ino, offset, end, size)?;
         // Pages that have no place yet get one that is kept for them.
         self.room_for_range(ino, pages.clone())?;
         if inline {
@@ -192,8 +206,13 @@ impl State {
         }
         let mut done = 0;
         for index in pages {
-            if self.addr_of(ino, index)? == Addr::NONE {
+            let before = self.addr_of(ino, index)?;
+            if [Addr::NONE, Addr::LOST].contains(&before) {
                 self.set_addr(ino, index, Addr::KEPT)?;
+            }
+            if before == Addr::LOST && !mutant!("parafs.lost-becomes-zeros") {
+                // A node that says that room is kept says that there are zeros.
+                self.along.insert((ino, index));
             }
             let at = (offset + done as u64 - index * page_bytes) as usize;
             let length = (page_bytes as usize - at).min(data.len() - done);
@@ -238,7 +257,7 @@ impl State {
             let room = NodePage::inline_mut(node.bytes_mut());
             room[size as usize..].fill(0);
         } else if size < before {
-            self.missing_edges(ino, size, size)?;
+            self.missing_edges(ino, size, size, u64::MAX)?;
             self.zero_tail(ino, size);
         }
         let inode = self.inode_mut(ino)?;
@@ -300,7 +319,7 @@ impl State {
             room[from..to.max(from)].fill(0);
             return self.touched(ino, now);
         }
-        self.missing_edges(ino, from, to)?;
+        self.missing_edges(ino, from, to, u64::MAX)?;
         let whole = from.div_ceil(page_bytes)..to / page_bytes;
         for index in whole.clone() {
             self.addr_of(ino, index)?;
@@ -402,7 +421,8 @@ impl State {
             // Where there is no node there is no page that it would name.
             let gap = self.find_slot_or_gap(ino, index)?.err();
             let holds = gap.is_none()
-                && (self.pages.has(ino, index) || self.addr_of(ino, index)?.is_page());
+                && (self.pages.has(ino, index)
+                    || ![Addr::NONE, Addr::KEPT].contains(&self.addr_of(ino, index)?));
             if holds == (what == Seek::Data) {
                 return Ok(Some(offset.max(index * page_bytes)));
             }

@@ -10,6 +10,7 @@ mod names;
 mod xattr;
 
 pub use attributes::{Attributes, Change, Space};
+pub(crate) use content::given_up;
 pub use content::{Fallocate, Seek};
 pub use names::{Deleted, Entry, New, Rename};
 pub use xattr::Set;

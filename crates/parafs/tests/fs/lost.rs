@@ -8,7 +8,7 @@ use crate::mounts::{End, create_durable, create_files, cut, has_files, life};
 use crate::slow::Slow;
 use flashlane_base::Lba;
 use flashlane_ftl::block::BlockDev;
-use flashlane_parafs::{Fs, FsError, Medium, ROOT, check, repair};
+use flashlane_parafs::{Fs, FsError, Medium, ROOT, Unread, check, repair};
 use flashlane_rt::Cx;
 use flashlane_testkit::Ram;
 use flashlane_testkit::files::{FILE, content, create, mount, mount_with, now, run, small};
@@ -26,7 +26,7 @@ fn lost_checkpoint_is_told(device: Arc<Ram>) {
         let medium = || Medium::Linear(device.clone());
         let why = Fs::mount(&cx, medium(), small()).await.err().expect("it is refused").to_string();
         assert!(why.contains("is lost") && why.contains("`flashlane fsck --repair`"), "{why}");
-        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
         assert!(done.before.found > 0 && done.after.found == 0, "{done:?}");
         let fs = mount_with(&cx, &medium(), small()).await;
         has_files(&cx, &fs, "a repair").await;
@@ -97,13 +97,15 @@ fn what_rots_behind_the_window_loses_nothing() {
         let (device, ()) = life(us, End::PowerCut, async |cx, _, fs| create_files(cx, &fs).await);
         let window = Image::on(contents(device.clone())).area(b"pWIN");
         ruin(&device, vec![window[0] + 63]);
-        let repaired = async |cx: &Cx, medium: Medium| drop(repair(cx, &medium, NOW).await);
+        let repaired =
+            async |cx: &Cx, medium: Medium| drop(repair(cx, &medium, NOW, Unread::Refuse).await);
         cut(Slow::new(device.clone()), us, repaired);
         run(us, async move |cx| {
             let fs = mount(&cx, &device).await;
             has_files(&cx, &fs, &format!("a repair that was cut at {us} us")).await;
             fs.unmount(&cx).await.expect("it is written");
-            let done = repair(&cx, &Medium::Linear(device), NOW).await.expect("it is one");
+            let done =
+                repair(&cx, &Medium::Linear(device), NOW, Unread::Refuse).await.expect("it is one");
             assert_eq!(done.after.problems, [""; 0]);
         });
     }

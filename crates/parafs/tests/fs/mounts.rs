@@ -6,7 +6,7 @@
 use crate::image::{Image, NOW, contents, ruin};
 use crate::slow::Slow;
 use flashlane_base::{Lba, Ns};
-use flashlane_parafs::{Fs, Medium, Options, ROOT, repair};
+use flashlane_parafs::{Fs, Medium, Options, ROOT, Unread, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
     FILE, content, create, make, mount, mount_with, now, ram, run, small, sound,
@@ -249,10 +249,13 @@ fn what_a_repair_has_read_is_durable_before_it_counts() {
     for us in moments().map(|us| 3 * us) {
         let device = killed_in_a_checkpoint(us);
         ruin(&device, Image::on(contents(device.clone())).area(b"pSIT"));
-        cut(unflushed(&device), us, async |cx, medium| drop(repair(cx, &medium, NOW).await));
+        cut(unflushed(&device), us, async |cx, medium| {
+            drop(repair(cx, &medium, NOW, Unread::Refuse).await)
+        });
         let cut = device.clone();
         run(us, async move |cx| {
-            let done = repair(&cx, &Medium::Linear(cut), NOW).await.expect("it is one");
+            let done =
+                repair(&cx, &Medium::Linear(cut), NOW, Unread::Refuse).await.expect("it is one");
             let before = done.before.problems.join("; ");
             let what = format!("behind a repair that was cut at {us} us");
             assert!(!before.contains("no checkpoint is whole"), "{what}: {before}");

@@ -9,7 +9,7 @@ use super::image::{
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, check, mkfs, repair};
+use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Unread, check, mkfs, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
@@ -84,6 +84,11 @@ fn try_one(planted: &Planted) -> Result<(), String> {
     let image = Image::new(planted.left);
     (planted.strike)(&image);
     let (left, touches) = (planted.left, planted.touches.clone());
+    // Only what can't be read may be given up, and only if something is.
+    let may_count = ["newest checkpoint", "older checkpoint: its head"];
+    let loses = !touches.is_empty() || may_count.iter().any(|of| planted.name.starts_with(of));
+    let gives_up = planted.name.ends_with("can't be read") && loses;
+    let unread = if gives_up { Unread::GiveUp } else { Unread::Refuse };
     let device: Arc<Overlay> = image.device;
     run(1, async move |cx| {
         let medium = || Medium::Linear(device.clone());
@@ -91,7 +96,14 @@ fn try_one(planted: &Planted) -> Result<(), String> {
         if before.found == 0 && before.notes.is_empty() {
             return Err("it is not found".into());
         }
-        let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
+        if gives_up {
+            let refused = repair(&cx, &medium(), NOW, Unread::Refuse).await;
+            if !matches!(refused, Err(FsError::Unread(_))) {
+                return Err("it is given up unasked".into());
+            }
+        }
+        let done = repair(&cx, &medium(), NOW, unread).await;
+        let done = done.map_err(|e| format!("repair: {e}"))?;
         if done.after.found > 0 {
             return Err(format!("it is not mended: {:?} of {before:?}", done.after.problems));
         }
@@ -714,7 +726,7 @@ fn what_is_sound_is_left_alone() {
         let before = device.contents();
         run(1, async move |cx| {
             let medium = Medium::Linear(device.clone());
-            let done = repair(&cx, &medium, NOW).await.expect("it is one");
+            let done = repair(&cx, &medium, NOW, Unread::Refuse).await.expect("it is one");
             assert_eq!((done.before.problems, done.found), (Vec::new(), 0));
             assert!(device.contents() == before, "nothing was written");
         });
@@ -743,7 +755,7 @@ fn writes(device: &Arc<Ram>, seed: u64) -> u64 {
     let before = device.puts();
     let used = device.clone();
     run(seed, async move |cx| {
-        repair(&cx, &Medium::Linear(used), NOW).await.expect("it can be looked at");
+        repair(&cx, &Medium::Linear(used), NOW, Unread::Refuse).await.expect("it can be looked at");
     });
     device.puts() - before
 }
@@ -756,7 +768,7 @@ fn cut_repair(device: &Arc<Ram>, seed: u64, writes: u64) {
     let lived = async move {
         let (its, repaired) = (cx.clone(), used.clone());
         cx.spawn(async move {
-            drop(repair(&its, &Medium::Linear(repaired), NOW).await);
+            drop(repair(&its, &Medium::Linear(repaired), NOW, Unread::Refuse).await);
         });
         // A repair writes as many as the one before, and this ends.
         while used.puts() < upto {
@@ -784,7 +796,9 @@ fn a_repair_that_is_cut_is_begun_anew() {
         let (left, touches) = (planted.left, planted.touches.clone());
         let done = run(seed, async move |cx| {
             let medium = || Medium::Linear(device.clone());
-            let done = repair(&cx, &medium(), NOW).await.map_err(|e| format!("repair: {e}"))?;
+            let done = repair(&cx, &medium(), NOW, Unread::Refuse)
+                .await
+                .map_err(|e| format!("repair: {e}"))?;
             if done.after.found > 0 {
                 return Err(format!("it is not mended: {:?}", done.after.problems));
             }
@@ -858,7 +872,7 @@ fn repaired_twice(
     cut_repair(&device, seed, Rng::stream(seed, "part", 0).below(writes + 1));
     run(seed, async move |cx| {
         let medium = || Medium::Linear(device.clone());
-        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
         assert_eq!(done.after.problems, [""; 0]);
         let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
         look(&cx, &fs).await;
@@ -970,7 +984,7 @@ fn nodes_of_an_older_file_system_are_not_found() {
     ruin(&device, vec![image.pack(true).at, image.pack(false).at]);
     run(2, async move |cx| {
         let medium = || Medium::Linear(device.clone());
-        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
         assert_eq!((done.found, done.after.problems), (0, Vec::<String>::new()));
         let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
         let ino = fs.lookup(&cx, ROOT, b"new0").await.expect("it is there").ino;
@@ -1007,7 +1021,7 @@ fn nodes_of_another_file_system_are_not_found() {
     ruin(&device, window);
     run(2, async move |cx| {
         let medium = || Medium::Linear(device.clone());
-        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
         assert_eq!(done.after.problems, [""; 0]);
         let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
         let copy = fs.lookup(&cx, ROOT, b"copy").await.expect("it was made durable").ino;
@@ -1081,7 +1095,7 @@ fn a_page_of_a_file_is_no_node() {
         }
         run(1, async move |cx| {
             let medium = || Medium::Linear(device.clone());
-            let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+            let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
             assert_eq!(done.after.problems, [""; 0]);
             let mounted = Fs::mount(&cx, medium(), small()).await;
             let fs = mounted.expect("it is mounted").0;
@@ -1103,7 +1117,7 @@ fn a_checkpoint_that_is_lost_is_no_cut() {
         let mounted = Fs::mount(&cx, medium(), small()).await;
         let why = mounted.err().expect("it is refused").to_string();
         assert!(why.contains("is lost") && why.contains("`flashlane fsck --repair`"), "{why}");
-        let done = repair(&cx, &medium(), NOW).await.expect("it is one");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
         assert!(done.before.found > 0 && done.after.found == 0, "{done:?}");
         assert!(Fs::mount(&cx, medium(), small()).await.is_ok());
     });

@@ -3,7 +3,10 @@
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::device::{ChunkState, Device};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
-use flashlane_parafs::{Fs, FsError, Make, Medium, ROOT, Recovered, Report, check, mkfs, repair};
+use flashlane_parafs::{
+    Fallocate, Fs, FsError, Make, Medium, ROOT, Recovered, Repaired, Report, Seek, Unread, What,
+    check, dump, mkfs, repair,
+};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, create, now, small};
 use std::collections::BTreeMap;
@@ -126,8 +129,9 @@ fn unmounted() -> Flash {
     flash
 }
 
-/// What of the files can be read, all of which is right: pages that can't be.
-async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, zeros_too: bool) -> u32 {
+/// What of the files can be read, all of which is right: pages that can't be. Behind a repair names
+/// may be gone, and a page that is lost says that it was given up.
+async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, repaired: bool) -> u32 {
     let mut lost = 0;
     for file in 0..files {
         let ino = match fs.lookup(cx, ROOT, format!("f{file}").as_bytes()).await {
@@ -137,7 +141,7 @@ async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, zeros_too: bool) -> u32 {
                 continue;
             }
             // Its name was given up.
-            Err(FsError::NotFound) if zeros_too => {
+            Err(FsError::NotFound) if repaired => {
                 lost += u32::from(PAGES);
                 continue;
             }
@@ -146,12 +150,11 @@ async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, zeros_too: bool) -> u32 {
         for index in 0..PAGES {
             let mut got = vec![0xa5; PAGE];
             match fs.read(cx, ino, u64::from(index) * PAGE as u64, &mut got).await {
-                Ok(n) => {
-                    let is_hole = zeros_too && got.iter().all(|b| *b == 0);
-                    assert!(n == PAGE && (is_hole || got == page(file, index)), "{file} {index}");
-                    lost += u32::from(is_hole);
+                Ok(n) => assert!(n == PAGE && got == page(file, index), "{file} {index}"),
+                Err(FsError::Io(why)) => {
+                    assert!(!repaired || why.contains("a repair gave it up"), "{why}");
+                    lost += 1;
                 }
-                Err(FsError::Io(_)) => lost += 1,
                 Err(e) => panic!("page {index} of file {file}: {e}"),
             }
         }
@@ -299,6 +302,134 @@ fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     assert_eq!((found.read_only, lost), (None, 0));
 }
 
+fn repaired(flash: &Flash, unread: Unread) -> Result<Repaired, FsError> {
+    flash.life(move |cx, ssd| async move {
+        let medium = medium(&cx, ssd).await.expect("it is mounted");
+        repair(&cx, &medium, now(&cx), unread).await
+    })
+}
+
+/// Each flash block that holds data, one after the other: what may come back a repair leaves alone,
+/// unless it is told to give it up.
+#[test]
+fn a_repair_gives_up_nothing_unasked() {
+    let flash = unmounted();
+    let mut refused = 0;
+    for (pu, chunk) in flash.written() {
+        flash.fail_chunk((pu, chunk));
+        let report = checked(&flash);
+        match repaired(&flash, Unread::Refuse) {
+            Ok(done) => assert!(report.lost.is_empty() && done.after.found == 0, "{done:?}"),
+            Err(e @ FsError::Unread(_)) => {
+                refused += 1;
+                let says = e.to_string();
+                assert!(!report.lost.is_empty() && says.contains("`--accept-lost`"), "{says}");
+                assert!(says.contains(&format!("on PU {pu}")), "{says}");
+            }
+            Err(e) => panic!("{chunk} on {pu}: {e}"),
+        }
+        flash.0.forgive();
+        let (found, lost) = mounted(&flash, FILES).expect("it is mounted");
+        assert_eq!((found.read_only, found.clean, lost), (None, true, 0), "{chunk} on {pu}");
+        assert_eq!(checked(&flash).problems, Vec::<String>::new());
+    }
+    assert!(refused > 4, "{refused}");
+}
+
+/// Files with pages that a repair has given up, each with the first of these.
+async fn given_up(cx: &Cx, fs: &Arc<Fs>) -> Vec<(u8, u32, u8)> {
+    let mut found = Vec::new();
+    for file in 0..FILES {
+        let ino = fs.lookup(cx, ROOT, format!("f{file}").as_bytes()).await.expect("a name").ino;
+        for index in 0..PAGES {
+            let mut got = vec![0; PAGE];
+            if fs.read(cx, ino, u64::from(index) * PAGE as u64, &mut got).await.is_err() {
+                found.push((file, ino, index));
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// A page that a repair gave up is an error until it is written as a whole, punched, or cut off.
+#[test]
+fn what_a_repair_gave_up_reads_as_an_error() {
+    let mut tried = 0;
+    for at in unmounted().written() {
+        let flash = unmounted();
+        flash.fail_chunk(at);
+        let lost = checked(&flash).lost;
+        // Names and nodes stay.
+        if lost.keys().ne(["pages of files"].iter()) {
+            continue;
+        }
+        let done = repaired(&flash, Unread::GiveUp).expect("it is mended");
+        assert!(done.before.found > 0 && done.after.found == 0, "{done:?}");
+        flash.0.forgive();
+        let report = checked(&flash);
+        assert_eq!((report.problems, report.lost.len()), (vec![], 0));
+        let noted = report.notes.iter().filter(|note| note.contains("were given up")).count();
+        tried += u32::from(is_an_error(&flash, noted));
+    }
+    assert!(tried > 0);
+}
+
+/// The same of one file system; false where it has too few such files for all that is tried.
+fn is_an_error(flash: &Flash, files: usize) -> bool {
+    let done = flash.life(move |cx, ssd| async move {
+        let medium = medium(&cx, ssd).await.expect("it is mounted");
+        let (fs, _) = Fs::mount(&cx, medium.clone(), small()).await.expect("it is mounted");
+        let all = given_up(&cx, &fs).await;
+        assert_eq!(all.len(), files, "a note for each");
+        if files < 4 {
+            return None;
+        }
+        let (at, t) = (|index: u8| u64::from(index) * PAGE as u64, now(&cx));
+        let mut got = vec![0; PAGE];
+        for (file, ino, index) in &all {
+            let from = at(*index);
+            assert_eq!(fs.seek(&cx, *ino, from, Seek::Data).await, Ok(Some(from)));
+            let part = fs.write(&cx, *ino, from + 5, &[1; 10], t).await;
+            assert!(matches!(part, Err(FsError::Io(_))), "{part:?}");
+            let keep = fs.fallocate(&cx, *ino, (from, PAGE as u64), Fallocate::Keep, true, t).await;
+            assert_eq!(keep, Ok(()));
+            assert!(fs.read(&cx, *ino, from, &mut got).await.is_err(), "{file}: it is not zeros");
+        }
+        let (_, punched, index) = all[0];
+        let range = (at(index), PAGE as u64);
+        fs.fallocate(&cx, punched, range, Fallocate::Punch, true, t).await.expect("a hole");
+        assert_eq!(fs.read(&cx, punched, range.0, &mut got).await, Ok(PAGE));
+        assert!(got == [0; PAGE]);
+        let (_, cut, index) = all[1];
+        fs.truncate(&cx, cut, at(index), t).await.expect("it is shorter");
+        fs.truncate(&cx, cut, at(PAGES), t).await.expect("it is longer");
+        assert_eq!(fs.read(&cx, cut, at(index), &mut got).await, Ok(PAGE));
+        assert!(got == [0; PAGE]);
+        // The checkpoint takes the page along, and the power goes behind it.
+        let (file, written, index) = all[2];
+        fs.write(&cx, written, at(index), &page(file, index), t).await.expect("room");
+        fs.checkpoint(&cx).await.expect("it is written");
+        let path = What::parse(&[format!("/f{}", all[3].0)]).expect("a path");
+        let dumped = dump(&cx, &medium, &path).await.expect("it is there");
+        assert!(dumped.contains("lost, a repair gave it up"), "{dumped}");
+        Some((all[2], all[3]))
+    });
+    let Some(((file, written, index), (_, other, of_other))) = done else { return false };
+    flash.life(move |cx, ssd| async move {
+        let medium = medium(&cx, ssd).await.expect("it is mounted");
+        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        let mut got = vec![0; PAGE];
+        let read = fs.read(&cx, written, u64::from(index) * PAGE as u64, &mut got).await;
+        assert!(read == Ok(PAGE) && got == page(file, index), "{read:?}, {}", got[0]);
+        let read = fs.read(&cx, other, u64::from(of_other) * PAGE as u64, &mut got).await;
+        assert!(matches!(read, Err(FsError::Io(_))), "{read:?}");
+        fs.unmount(&cx).await.expect("it is written");
+    });
+    assert_eq!(checked(flash).problems, Vec::<String>::new());
+    true
+}
+
 /// A repair gives up what is lost, for good: it does not come back as something old.
 #[test]
 fn a_repair_gives_up_what_can_not_be_read() {
@@ -313,10 +444,7 @@ fn a_repair_gives_up_what_can_not_be_read() {
             (lost > 0).then_some(lost)
         });
         assert!(lost_first.is_some());
-        let done = flash.life(|cx, ssd| async move {
-            let medium = medium(&cx, ssd).await.expect("it is mounted");
-            repair(&cx, &medium, now(&cx)).await.expect("it is mended")
-        });
+        let done = repaired(&flash, Unread::GiveUp).expect("it is mended");
         assert!(done.before.found > 0 && done.after.found == 0, "{done:?}");
         if comes_back {
             flash.0.forgive();
