@@ -222,7 +222,8 @@ impl fmt::Display for LayerError {
         write!(f, "{}", self.source)?;
         let with = match self.refusal {
             Refusal::Lost => {
-                "; nothing is given up yet: if the fault may pass, try again then; with `--accept-lost`"
+                "; nothing has been given up yet: if the fault may pass, mount again after that; \
+                 with `--accept-lost`"
             }
             Refusal::DiscardsLost => "; with `--undo-discards`",
             _ => return Ok(()),

@@ -229,7 +229,7 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
     let mut made = make_on(&on, making, now);
     let is_unusable = matches!(made, Err(FilesError::Stack { .. }));
     if is_unusable && !new_target && making.force && kind == SFTL.name() {
-        // What is there can't be mounted, and it is given up: the target is made anew, too.
+        // The target can't be mounted, and `force` gives up its content: make the target anew.
         verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() })?;
         make_target(making, &on.name)?;
         made = make_on(&on, making, now);
@@ -252,7 +252,8 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
     })
 }
 
-/// Makes the target of a file system; by force it takes nothing over of what is there.
+/// Creates the S-FTL target for a file system. With `making.force` it ignores what an earlier
+/// target left on the PUs; without, it takes that over.
 fn make_target(making: &Making, name: &str) -> Result<(DriveTarget, String), FilesError> {
     let ask = Create {
         name: name.into(),
@@ -468,13 +469,13 @@ async fn use_it(
             };
             let why = match mounted.unmount(&cx, take_off).await {
                 Ok(true) => break,
-                Ok(false) => "somebody uses it".to_string(),
+                Ok(false) => "it is in use".to_string(),
                 Err(e) => e.to_string(),
             };
             if !told {
                 let at = at.display();
                 say(&format_args!(
-                    "{at} stays mounted ({why}): it ends when nobody has a file open there"
+                    "{at} stays mounted ({why}): the mount ends when no file is open there"
                 ));
                 told = true;
             }
@@ -495,8 +496,8 @@ async fn use_it(
 /// unmounted are taken as by a mount; without it nothing is written.
 ///
 /// # Errors
-/// There is none, or it is damaged so that nothing can be said of it; it could not be written,
-/// or was not to be, as something can't be read.
+/// There is no file system, or it is too damaged to check; the repair could not be written; or the
+/// repair would give up data that can't be read, and [`Unread::Refuse`] forbids it.
 pub fn fsck(
     image: &Path,
     name: Option<&str>,

@@ -138,7 +138,8 @@ impl Opened {
         (self.running.get() == 0).then_some(left)
     }
 
-    /// It is about to be closed: nobody asks about it any more, and who wants to use it waits.
+    /// Stops listening at the control socket, as this process is about to close the drive. Another
+    /// process that wants the drive sees that by the socket, and waits instead of giving up.
     pub(crate) fn stop_listening(&self) {
         self.attended.take();
     }

@@ -42,8 +42,8 @@ pub enum FsError {
     #[error("the medium can't give or take it: {0}")]
     Io(String),
     #[error(
-        "{0} can't be read, and a repair would give them up: nothing is changed. If they may be \
-         readable another time, repair it then; `--accept-lost` gives them up"
+        "{0} can't be read, and the repair would have to give them up, so it has changed nothing. \
+         If the fault may pass, repair again after that; `--accept-lost` gives them up for good"
     )]
     Unread(String),
     #[error("the file system is damaged ({0}); unmount it and run `flashlane fsck --repair`")]

@@ -5,9 +5,9 @@
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names,
 //! attributes and pages, as nobody else changes them; it hands each `write(2)` on at once, so that a
 //! full file system is an error of that call, unless the mount asks for its writeback cache;
-//! permissions are the kernel's business, but for set-user and set-group bits, which go here with
-//! what a file holds or whose it is; an unmount has everything that the kernel kept. Never: waits on
-//! a thread that reads, or reads a clock of its own.
+//! the kernel checks permissions, but this module clears set-user and set-group bits when the
+//! content or the owner of a file changes; an unmount loses nothing that the kernel kept. Never:
+//! waits on a thread that reads, or reads a clock of its own.
 
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
 use crate::{Fs, FsError, Nid, ROOT, Time};
@@ -53,14 +53,15 @@ const ZERO_RANGE: i32 = 0x10;
 /// What `lseek(2)` asks for.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
-/// Files of which it is known that they were opened for writing, at most.
+/// The most files that [`Written`] lists; beyond that it takes every file for one of them.
 const WRITTEN_MAX: usize = 1 << 16;
-/// How `open(2)` has it: other than 0 where the file may be written.
+/// The access mode in the flags of `open(2)`: 0 if the file is opened only for reading.
 const ACCESS_MODE: i32 = 0x03;
 /// What `setxattr(2)` asks for.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
-/// Access control lists. Nobody enforces them here, so they can't be set.
+/// The prefix of attributes that hold access control lists. Neither the kernel nor ParaFS would
+/// enforce these on a mount, so they can't be set.
 const ACL: &[u8] = b"system.posix_acl_";
 /// The group of a directory is that of what is made in it.
 const SETGID: u16 = 0o2000;
@@ -100,16 +101,17 @@ thread_local! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
     pub read_only: bool,
-    /// The kernel keeps writes in its cache, and hands them on half a minute later. Small ones are
-    /// faster then. A full file system is told by `fsync` and `close`, or by nobody.
+    /// The kernel keeps writes in its cache and hands them on half a minute later, so small ones
+    /// are faster. On a full file system `write` succeeds then; only `fsync` and `close` fail.
     pub writeback: bool,
-    /// Set-user and set-group bits of programs have no effect, device nodes are none, nothing is
-    /// executed: `nosuid`, `nodev`, `noexec` of mount(8).
+    /// Set-user and set-group bits of programs have no effect (`nosuid` of mount(8)).
     pub nosuid: bool,
+    /// Device nodes can't be opened (`nodev` of mount(8)).
     pub nodev: bool,
+    /// Programs can't be executed (`noexec` of mount(8)).
     pub noexec: bool,
-    /// Users other than who mounts it may use it, as far as permissions let them. Root's mounts are
-    /// everybody's in any case.
+    /// Users other than the one who mounts it may use it, within the permissions of its files. If
+    /// root mounts it, they always may.
     pub allow_other: bool,
 }
 
@@ -121,12 +123,13 @@ struct Calls {
     clock: Clock,
     kernel: Kernel,
     written: Arc<Written>,
-    /// To the thread that has the kernel hand such pages on.
+    /// Sends `SEEK_DATA` and `SEEK_HOLE` calls to the thread that first makes the kernel hand on
+    /// the changed pages of the file ([`Kernel::hand_on`]).
     seeks: mpsc::Sender<(Nid, Call)>,
 }
 
-/// Files that somebody has opened for writing: the kernel may hold pages of them that are newer than
-/// ours. Once there were too many of them, each file may be one.
+/// Files that were opened for writing since the mount: the kernel's cache may hold newer pages of
+/// them than ParaFS has. After [`WRITTEN_MAX`] such files every file counts as one.
 #[derive(Default)]
 struct Written(Mutex<Ever>);
 
@@ -170,13 +173,13 @@ impl Kernel {
         }
     }
 
-    /// Returns when the kernel has handed on each page of a file that a program changed and the
-    /// kernel only kept. The kernel drops its pages of the file. Requests of the file are answered
-    /// meanwhile, so this is for no thread that answers them.
+    /// Makes the kernel write its changed pages of a file to ParaFS and drop its cache of the file,
+    /// and returns after that. The kernel's writes are requests that must be answered meanwhile,
+    /// so a thread that answers requests must not call this.
     fn hand_on(&self, ino: Nid) {
         if let Some(notifier) = self.0.get() {
-            // What fails here is a file that it does not know, or a page that it could not write:
-            // `fsync` and `close` report that.
+            // It fails if the kernel does not know the file, or could not write a page: `fsync`
+            // and `close` report the latter.
             let _ = notifier.inval_inode(INodeNo(ino.into()), 0, 0);
         }
     }
@@ -280,11 +283,12 @@ impl Mounted {
         self.reader.is_finished()
     }
 
-    /// Does what the kernel asks for until `take_off` has unmounted it, and after that until it is
-    /// over. True if it is; false if somebody has a file open there, so it stays mounted.
+    /// Runs `take_off`, which unmounts the file system and returns true if it did. Requests of the
+    /// kernel are answered meanwhile. Returns true after the mount has ended, and false if
+    /// `take_off` returned false (a file is open there): the file system stays mounted then.
     ///
     /// # Errors
-    /// Those of `take_off`, which says whether it unmounted it.
+    /// `take_off` failed, and the file system is still mounted.
     pub async fn unmount(
         &self,
         cx: &Cx,
@@ -474,7 +478,8 @@ impl Calls {
     }
 }
 
-/// What a task does to do something and answer.
+/// Makes a [`Call`]: a task that runs `work` and passes its result to `answer`, or its error to
+/// `reply`.
 fn call<R, T, F, W>(reply: R, work: W, answer: impl FnOnce(R, T, &Arc<Fs>) + Send + 'static) -> Call
 where
     R: Answers + Send + 'static,

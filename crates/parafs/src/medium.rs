@@ -148,7 +148,7 @@ impl Medium {
         flash.sftl.is_in_doubt().then(|| name_some(&flash.sftl.unreadable()))
     }
 
-    /// How many of them there are; a dead die is one.
+    /// The number of flash blocks in [`Medium::doubts`]; a dead die counts as one.
     pub(crate) fn in_doubt(&self) -> u64 {
         match self {
             Medium::Linear(_) => 0,

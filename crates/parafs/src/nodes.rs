@@ -145,8 +145,8 @@ impl State {
         Ok(self.find_slot_or_gap(ino, index)?.ok())
     }
 
-    /// As [`State::find_slot`]; where there is no such node, how many pages from `index` on the
-    /// missing part of the tree would name.
+    /// The node that names page `index` of a file, and which word of it. If it does not exist, the
+    /// error is the number of pages from `index` on that the missing part of the tree would name.
     pub(crate) fn find_slot_or_gap(
         &mut self,
         ino: Nid,

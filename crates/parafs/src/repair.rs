@@ -44,20 +44,21 @@ pub struct Repaired {
     pub found: u64,
 }
 
-/// What a repair does about what can't be read now, and may be readable another time.
+/// How a repair treats data that can't be read now but may be readable later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// If something would be given up for it nothing is repaired.
+    /// The repair changes nothing if it would have to give up such data.
     Refuse,
-    /// It is given up, for good.
+    /// The repair gives such data up, for good.
     GiveUp,
 }
 
 /// Mends a file system that nobody has mounted. One without a problem is left as it is.
 ///
 /// # Errors
-/// There is none; there is no room for what is to be written; the medium does not take it; what
-/// can't be read would be given up, and was not to be ([`FsError::Unread`]): then nothing is written.
+/// There is no file system; there is no room for what the repair writes; the medium does not take
+/// it; or the repair would give up data and `unread` is [`Unread::Refuse`]: then it writes nothing
+/// and returns [`FsError::Unread`].
 pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Result<Repaired> {
     if let Some(why) = medium.refusal() {
         return Err(FsError::Invalid(why));
@@ -100,7 +101,8 @@ async fn write(
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
     }
-    // What can't be read is given up on purpose; where nothing is missing nothing is lost.
+    // The caller agreed to give up what is missing (`Unread::GiveUp`). If nothing is missing, the
+    // flash blocks that can't be read hold nothing, and erasing them loses nothing.
     let how = if m.gives_up { Settle::GiveUp } else { Settle::NothingIsMissing };
     medium.settle(cx, how).await?;
     if m.superblock_lost {

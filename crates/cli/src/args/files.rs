@@ -17,9 +17,9 @@ Without --repair nothing is changed, and it says what --repair would do. With it
 nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
 anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
 a power cut leaves the old state or the new one.
-What can't be read is not given up unasked: --repair changes nothing then, as it may be readable
-another time. With --accept-lost it is given up: reading such pages of files is an error until they
-are written, punched or cut off, and files that have lost their names go to /lost+found.
+If --repair would have to give up data that can't be read, it changes nothing, as the data may be
+readable later. --accept-lost gives it up for good: reading such a page of a file is an error until
+the page is written as a whole, punched or cut off, and files without a name go to /lost+found.
 Contents of files are not read: a page of a file that the device can't give is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 
@@ -44,7 +44,7 @@ pub(crate) struct Fsck {
     /// Mend what is wrong
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Give up what can't be read, for good
+    /// Let --repair give up data that can't be read, for good; without this it changes nothing then
     #[arg(long, requires = "repair")]
     pub(crate) accept_lost: bool,
 }
@@ -133,12 +133,12 @@ pub(crate) struct MountFs {
     /// Nothing can be changed there
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Options as mount(8) has them, with commas between: ro, nosuid, nodev, noexec, allow_other. What
-    /// else a line of fstab has and means nothing here (defaults, noatime, nofail, x-...) is taken, too
+    /// Options of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, allow_other. Common
+    /// words of fstab without an effect here (defaults, noatime, nofail, x-...) are ignored
     #[arg(short, long, value_name = "OPTIONS", value_delimiter = ',', value_parser = option_of)]
     pub(crate) options: Vec<MountOption>,
-    /// The kernel keeps writes for half a minute before it hands them on, so small ones are faster.
-    /// But then a program on a full file system is told by `fsync` or `close`, not by its `write`
+    /// Let the kernel keep writes for half a minute before it hands them on: small ones are faster.
+    /// On a full file system `write` succeeds then, and `fsync` or `close` fails
     #[arg(long)]
     pub(crate) writeback: bool,
     /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never

@@ -207,13 +207,15 @@ Exit codes: 0 done, 2 not done.")]
 Examples:
   flashlane mount my.img /mnt
   flashlane mount my.img /mnt --null-latency     as fast as this machine goes
-  flashlane mount my.img /mnt --writeback        small writes are faster; `write` does not say when it is full
+  flashlane mount my.img /mnt --writeback        small writes are faster; see --writeback
 
-It says `ready DIRECTORY` on standard output when it can be used. `umount`, Ctrl-C or SIGTERM end it.
-What programs have made durable with fsync is on the drive whatever happens, and all else so long (--commit)
-after the kernel has handed it on: at each `write`; half a minute later for files that a program has mapped to
-memory, and for all with --writeback. `sync` alone makes nothing durable: the kernel does not tell a file system
-in user space of it. `sync FILE` does, by fsync. Told to end, a mount waits until nobody has a file open there.
+It says `ready DIRECTORY` on standard output when it can be used. `umount` ends it. After Ctrl-C or
+SIGTERM it ends once no file is open there.
+Data that a program has synced with fsync is on the drive whatever happens. Other data is durable
+some time (--commit) after the kernel has handed it on. The kernel hands on a `write` at once, and
+changes to files that are mapped to memory half a minute later. With --writeback it hands on every
+change half a minute later. `sync` alone makes nothing durable: the kernel does not tell a file
+system in user space of it. `sync FILE` does, by fsync.
 Exit codes: 0 done, 2 not done.")]
     Mount(MountFs),
     /// Check a ParaFS file system that is not mounted, and repair it

@@ -88,7 +88,8 @@ fn rows(name: &str) -> Result<Vec<&'static dyn Subject>> {
 
 /// The file systems that a name stands for, each with one policy.
 fn with_policy(name: &str, way: Way) -> Result<Vec<Files>> {
-    // Units vanish below ParaFS's own policy only, unless it is asked for.
+    // `all` leaves out file systems below which failure units vanish: these are for ParaFS's own
+    // policy, and run with another one only if they are named.
     let is_named = |files: &&Files| files.name == name || name == "all" && !files.vanishes;
     let named = FILES.iter().filter(is_named);
     let named: Vec<Files> = named.map(|files| files.of(way)).collect();

@@ -1,8 +1,8 @@
 //! A mounted ParaFS as programs of this machine meet it: the kernel's cache, a full file system,
 //! times, and how a mount ends (`tests/parafs.sh` runs applications on one).
 //!
-//! Owns: each promise of the door that the engine's own tests can't see. Promises: without FUSE a
-//! test is skipped by name. Never: needs more than a folder of its own.
+//! Owns: tests of what the kernel and FUSE add, which the tests of the ParaFS crate can't see.
+//! Promises: without FUSE each test is skipped, and says so. Never: works outside its own folder.
 
 use crate::harness::{Folder, Holder, here, pause, says};
 use flashlane_testkit::skip;
@@ -194,13 +194,13 @@ fn a_mount_ends_when_the_last_file_is_closed() {
     assert!(server.is_running() && is_mounted(&h));
     file.write_all_at(b"late", 0).expect("it is still mounted");
     drop(file);
-    says(&server.output().good().err, &["mnt stays mounted", "nobody has a file open there"]);
+    says(&server.output().good().err, &["mnt stays mounted", "no file is open there"]);
     let server = mounted(&h, "--null-latency");
     assert_eq!(std::fs::read(h.path("mnt/open")).expect("it is there"), b"late");
     end(&h, server);
 }
 
-/// Who wants a drive right after `umount` waits until the mount has closed it.
+/// `fsck` right after `umount` waits until the mount has closed the drive.
 #[test]
 fn a_drive_is_waited_for_that_is_being_closed() {
     let Some(h) = folder() else { return };
@@ -234,7 +234,7 @@ fn a_mount_takes_the_options_of_mount() {
     h.run("mount t.img mnt -o nosiud").refused(2, &["did you mean `nosuid`"]);
 }
 
-/// What would not be honoured is refused: access control lists.
+/// Setting an access control list is refused, as neither the kernel nor ParaFS would enforce it.
 #[test]
 fn an_acl_is_refused_as_nobody_enforces_it() {
     let Some(h) = folder() else { return };
@@ -262,7 +262,8 @@ fn an_acl_is_refused_as_nobody_enforces_it() {
     end(&h, server);
 }
 
-/// The power can be cut under a mount. What was durable is there, and nobody hangs.
+/// `drive inject power_cut` ends a mount with an error. Open files get errors and do not hang, and
+/// the next mount has what was synced.
 #[test]
 fn the_power_is_cut_under_a_mount() {
     let Some(h) = folder() else { return };

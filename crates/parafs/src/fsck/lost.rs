@@ -20,8 +20,9 @@ impl Model<'_> {
         there.is_none_or(|there| page < there)
     }
 
-    /// Pages that are not on the medium. When they are given up those of files are errors, and
-    /// those of directories are holes: their files are found without them.
+    /// Finds pages that nodes name and no flash block has. A repair that gives them up makes those
+    /// of files [`Addr::LOST`], so reading them is an error, and those of directories holes: the
+    /// files named there go to /lost+found.
     pub(super) fn miss_pages(&mut self) {
         let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
         let mut segments = BTreeSet::new();
@@ -63,10 +64,10 @@ impl Model<'_> {
                     self.unread.set(self.unread.get() + 1);
                     self.wrong(cure::DOUBT, format!("{said}: {doubts}"));
                 }
-                false => self.note(format!("it is not known what they hold: {doubts}")),
+                false => self.note(format!("nobody knows what these flash blocks hold: {doubts}")),
             }
             if self.gives_up && self.report.lost.is_empty() {
-                self.would_lose("parts of the flash", self.medium.in_doubt());
+                self.would_lose("flash blocks or dead dies", self.medium.in_doubt());
             }
         }
     }

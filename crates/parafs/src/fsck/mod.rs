@@ -46,11 +46,12 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Places that the medium could not give: what hangs on them may be there.
     pub unread: u64,
-    /// Of those what a repair gives up: how many of each kind.
+    /// The things that a repair would give up, as they can't be read now: a count for each kind
+    /// ("nodes", "pages of files"). Empty if a repair gives up nothing.
     pub lost: BTreeMap<&'static str, u64>,
 }
 
-/// Problems that are kept in words, and notes.
+/// The most problems, and the most notes, whose text a [`Report`] keeps.
 const SAID: usize = 1000;
 /// A kind of [`Report::lost`].
 const PAGES_OF_DIRECTORIES: &str = "pages of directories";
@@ -67,9 +68,9 @@ pub(crate) mod cure {
     pub(crate) const NODE_FOUND: &str = "have a node named by its file again";
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
     pub(crate) const LOST: &str =
-        "give up pages that no flash block has any more: they become errors";
+        "give up pages of files, with --accept-lost only: reading them becomes an error";
     pub(crate) const LOST_NAMES: &str =
-        "give up names in pages that no flash block has any more: their files go to /lost+found";
+        "give up pages of directories, with --accept-lost only: their files go to /lost+found";
     pub(crate) const DOUBT: &str = "give up what flash blocks hold that can't be read";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
@@ -155,8 +156,9 @@ pub(crate) struct Model<'a> {
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
     unread: Cell<u64>,
-    /// Sectors of both tables that can't be read, and pages that are, or may be, nodes.
+    /// How many sectors of the segment table and the node address table can't be read.
     tables_unread: u64,
+    /// Pages that can't be read and are, or may be, nodes.
     nodes_unread: BTreeSet<Addr>,
     /// A read has failed over time: later ones are not waited for as long.
     waited: Cell<bool>,
@@ -317,7 +319,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// A repair gives up so many of this kind, which can't be read now.
+    /// Adds to [`Report::lost`]: a repair would give up `count` more things of this kind.
     fn would_lose(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             *self.report.lost.entry(kind).or_default() += count;

@@ -247,7 +247,8 @@ impl Model<'_> {
             }
         }
         self.would_lose("nodes", self.nodes_unread.len() as u64);
-        // With one of the tables it is known which nodes count, and with neither it is guessed.
+        // Either table, the segment table or the node address table, says which nodes count. If
+        // both have damaged sectors, the repair has to guess by the versions of nodes.
         if !self.nat_lost.is_empty() && self.segments_known.contains(&false) {
             self.would_lose("sectors of tables", self.tables_unread);
         }

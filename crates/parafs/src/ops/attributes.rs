@@ -65,7 +65,8 @@ pub struct Change {
     pub size: Option<u64>,
     pub atime: Option<Time>,
     pub mtime: Option<Time>,
-    /// When that was; now without it. A kernel that keeps times says it.
+    /// The new change time; without it the time of the call. A kernel with a writeback cache keeps
+    /// change times and sends them.
     pub ctime: Option<Time>,
     /// See [`Fs::drop_set_ids`].
     pub drops_set_ids: bool,

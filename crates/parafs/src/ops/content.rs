@@ -103,8 +103,9 @@ impl State {
         }
     }
 
-    /// Pages of a range that are changed in part only, and are not in memory. Nothing that was
-    /// there counts from `end` on.
+    /// Asks for the pages at both edges of the bytes `from..to` that are changed only in part and
+    /// are not in memory. Fails if such a page is [`Addr::LOST`], unless it is the last one, is
+    /// changed from its start on, and `to` reaches `end`: old content from `end` on does not count.
     fn missing_edges(&mut self, ino: Nid, from: u64, to: u64, end: u64) -> Step<()> {
         let page = self.page_bytes();
         let mut missing = Vec::new();
@@ -127,7 +128,8 @@ impl State {
         }
     }
 
-    /// Pages of a range that have no room yet, and the nodes that lack to name them.
+    /// How many pages of a range have no room on the medium yet, and how many nodes must be made
+    /// to name them.
     fn lacking(&mut self, ino: Nid, pages: Pages) -> Step<(u64, u64)> {
         let (mut fresh, mut nodes) = (0, 0);
         let mut last = None;
@@ -211,7 +213,8 @@ impl State {
                 self.set_addr(ino, index, Addr::KEPT)?;
             }
             if before == Addr::LOST && !mutant!("parafs.lost-becomes-zeros") {
-                // A node that says that room is kept says that there are zeros.
+                // A kept page reads as zeros. So the checkpoint that writes the node writes this
+                // page, too: otherwise a power cut could turn the lost page into zeros.
                 self.along.insert((ino, index));
             }
             let at = (offset + done as u64 - index * page_bytes) as usize;
@@ -348,7 +351,7 @@ impl State {
         Ok(())
     }
 
-    /// Keeps room for some pages. Those that had none before.
+    /// Keeps room for those of `pages` that are holes, and returns these as ranges.
     fn keep(&mut self, ino: Nid, pages: Pages, size: u64, now: Time) -> Step<Vec<Pages>> {
         self.writable()?;
         self.a_file(ino)?;
@@ -388,8 +391,9 @@ impl State {
         Ok(())
     }
 
-    /// How many pages from `index` on no node of the file names; 0 where one names the first of them,
-    /// and behind the longest file.
+    /// The number of pages from `index` on that are holes because the node that would name them
+    /// does not exist. 0 if page `index` has its node, if the file's content is in its inode, and
+    /// past the end of the longest possible file.
     fn gap(&mut self, ino: Nid, index: u64) -> Step<u64> {
         self.a_file(ino)?;
         match self.inode(ino)?.inline || index >= self.tree.pages_max() {
@@ -398,7 +402,8 @@ impl State {
         }
     }
 
-    /// There may be room for so many pages more in a file than it has.
+    /// Fails if there is no room for a range of `pages` pages, even if all the pages that the file
+    /// has are in that range. A quick refusal before the range is looked through.
     fn room_beyond(&mut self, ino: Nid, pages: u64) -> Step<()> {
         self.a_file(ino)?;
         let has = self.inode(ino)?.pages;
@@ -569,7 +574,8 @@ impl Fs {
             // Behind the end there is nothing to punch but room that is kept.
             let mut at = offset;
             while at < end {
-                // What no node names is a hole already; the first piece says that it can be changed.
+                // Pages without a node are holes already and are skipped. The first piece is
+                // punched in any case: that refuses a file that can't be changed.
                 let gap = self.with(cx, |s| s.gap(ino, at / page_bytes)).await?;
                 let is_hole = gap > 0 && at > offset;
                 let pages = if is_hole { gap } else { HOLE_PAGES };

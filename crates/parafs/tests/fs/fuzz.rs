@@ -185,7 +185,8 @@ async fn use_it(cx: &Cx, fs: &Arc<Fs>, name: &str) -> Result<(), FsError> {
     outcome.and(fs.unmount(cx).await)
 }
 
-/// A word of a node says, under a right checksum, that a page was given up.
+/// True if the error is that a repair gave the page up. A fuzzed node with a right checksum may
+/// hold the address that says so (`Addr::LOST`).
 fn is_given_up(e: &FsError) -> bool {
     e.to_string().contains("a repair gave it up")
 }

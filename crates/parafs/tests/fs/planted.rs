@@ -84,7 +84,8 @@ fn try_one(planted: &Planted) -> Result<(), String> {
     let image = Image::new(planted.left);
     (planted.strike)(&image);
     let (left, touches) = (planted.left, planted.touches.clone());
-    // Only what can't be read may be given up, and only if something is.
+    // A repair must refuse, and then may give data up, only if something can't be read and files
+    // or a checkpoint depend on it. It mends any other damage without giving anything up.
     let may_count = ["newest checkpoint", "older checkpoint: its head"];
     let loses = !touches.is_empty() || may_count.iter().any(|of| planted.name.starts_with(of));
     let gives_up = planted.name.ends_with("can't be read") && loses;

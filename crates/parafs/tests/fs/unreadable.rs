@@ -129,8 +129,9 @@ fn unmounted() -> Flash {
     flash
 }
 
-/// What of the files can be read, all of which is right: pages that can't be. Behind a repair names
-/// may be gone, and a page that is lost says that it was given up.
+/// Reads every page of the test files and returns how many can't be read. Panics if one that can
+/// be read has other content. After a repair (`repaired`) a file's name may be gone, and each read
+/// error must say that a repair gave the page up.
 async fn lost(cx: &Cx, fs: &Arc<Fs>, files: u8, repaired: bool) -> u32 {
     let mut lost = 0;
     for file in 0..files {
@@ -309,8 +310,8 @@ fn repaired(flash: &Flash, unread: Unread) -> Result<Repaired, FsError> {
     })
 }
 
-/// Each flash block that holds data, one after the other: what may come back a repair leaves alone,
-/// unless it is told to give it up.
+/// Each flash block that holds data fails in turn. A repair that may not give anything up either
+/// loses nothing or changes nothing: after the fault every page of every file can be read.
 #[test]
 fn a_repair_gives_up_nothing_unasked() {
     let flash = unmounted();
@@ -336,7 +337,7 @@ fn a_repair_gives_up_nothing_unasked() {
     assert!(refused > 4, "{refused}");
 }
 
-/// Files with pages that a repair has given up, each with the first of these.
+/// Files with a page that can't be read: number in the name, inode number, first such page.
 async fn given_up(cx: &Cx, fs: &Arc<Fs>) -> Vec<(u8, u32, u8)> {
     let mut found = Vec::new();
     for file in 0..FILES {
@@ -375,7 +376,8 @@ fn what_a_repair_gave_up_reads_as_an_error() {
     assert!(tried > 0);
 }
 
-/// The same of one file system; false where it has too few such files for all that is tried.
+/// Tries, on files with pages that a repair gave up, seeks, reads, writes, punches and cuts.
+/// Returns false if there are fewer than four such files.
 fn is_an_error(flash: &Flash, files: usize) -> bool {
     let done = flash.life(move |cx, ssd| async move {
         let medium = medium(&cx, ssd).await.expect("it is mounted");
@@ -406,7 +408,7 @@ fn is_an_error(flash: &Flash, files: usize) -> bool {
         fs.truncate(&cx, cut, at(PAGES), t).await.expect("it is longer");
         assert_eq!(fs.read(&cx, cut, at(index), &mut got).await, Ok(PAGE));
         assert!(got == [0; PAGE]);
-        // The checkpoint takes the page along, and the power goes behind it.
+        // The checkpoint writes the page; the life ends with a power cut after that.
         let (file, written, index) = all[2];
         fs.write(&cx, written, at(index), &page(file, index), t).await.expect("room");
         fs.checkpoint(&cx).await.expect("it is written");

@@ -299,7 +299,8 @@ found! {
     /// came back it was taken for the newest anchor.
     found_an_older_anchor_that_came_back: "pblk-vanish", [16_294_967_635, aimed(3)];
     /// Two cuts in a row tore the first unit of a chunk and the first unit of the padding after it.
-    /// The next mount padded no further, and no unit that it could read was whole: refused for nothing.
+    /// The next mount added no padding, so it found no whole unit, took the torn unit for lost,
+    /// and was refused although nothing was lost.
     found_padding_of_which_nothing_is_whole: "qblk-vanish",
         [22_294_967_687, Plan { effort: 1, ..aimed(3) }];
     /// All anchors were on a channel that gave nothing back. The mount took their chunks for ones

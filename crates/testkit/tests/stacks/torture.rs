@@ -84,7 +84,7 @@ fn a_small_device_is_cut_at_every_place_of_recoveries() {
     assert!(two.cuts > 500, "{} power cuts", two.cuts);
 }
 
-/// The same of file systems below which units vanish.
+/// Two runs of one seed are the same, also of file systems on flash whose failure units vanish.
 #[test]
 fn file_systems_that_lose_units_are_functions_of_their_seed() {
     for files in FILES.iter().filter(|files| files.vanishes) {

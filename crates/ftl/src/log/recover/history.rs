@@ -327,9 +327,10 @@ fn claim<'a>(
 /// What the anchors of a target say.
 struct Anchors {
     newest: Option<Anchor>,
-    /// Chunks with copies of the newest one and of the one before it, which a power cut may have kept
-    /// from having all its copies. What older ones hold nobody needs: mounts that are refused again
-    /// and again write anchors, and the chunks of earlier ones are free for that.
+    /// Chunks with a copy of the newest anchor, or of the one before it, as a power cut may have
+    /// left the newest one without all its copies. Chunks of older anchors are not listed and so
+    /// are free: otherwise mounts that are refused again and again would use up all chunks, as
+    /// each writes an anchor.
     chunks: Vec<u32>,
     is_newer: bool,
     /// Something behind the newest one of a chunk can't be read.

@@ -106,13 +106,13 @@ pub enum MountError {
     /// Units that must be readable are not. [`MountOptions::accept_lost`] mounts it all the same, and so does
     /// [`MountOptions::read_only`].
     #[error(
-        "{count} write units can't be read, in {}: what was in them is lost, and so is every sector \
-         that may have been newer there",
+        "{count} write units can't be read, in {}: a mount would lose the sectors in them, and \
+         every sector whose newest version may have been there",
         places(chunks)
     )]
     LostUnits {
         count: usize,
-        /// Where they are, as in [`MountError::Unknown`].
+        /// The chunks that hold them, as (PU, chunk of the PU); a dead PU once, with `None`.
         chunks: Vec<(u32, Option<u32>)>,
     },
     /// The host could not give a sector of the device's image. What it holds may be younger than what can
@@ -654,7 +654,8 @@ impl HostFtl {
         Ok(())
     }
 
-    /// The chunks of these units, each once: (PU, chunk of the PU); of a dead PU the PU alone.
+    /// The chunks that hold `units`, each once, as (PU, chunk of the PU). A PU of which all chunks
+    /// are offline is listed once, with `None`.
     fn in_chunks(&self, units: &[Place]) -> Vec<(u32, Option<u32>)> {
         let per_pu = self.shape.chunks_per_pu;
         let is_dead = |pu: u32| {

@@ -262,9 +262,10 @@ pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     (pointer + more + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
 
-/// Up to where an open chunk is padded that had been written up to `end` and is written up to `from`
-/// now: [`padded_end`] of `end`. If power cuts tore each unit of padding that can be read by then, the
-/// chunk gets a unit more that can be read, behind `from`.
+/// The sector up to which a mount pads an open chunk. Its data ends at `end`, and padding of
+/// earlier mounts at `from`. Returns [`padded_end`] of `end`. But if the data may be one torn
+/// program and no unit of the earlier padding gives a record, as power cuts tore them, the result
+/// leaves room for one more unit after `from` that a later mount can read.
 pub(super) async fn repadded_end(
     flash: &Flash,
     cx: &Cx,
