@@ -24,8 +24,9 @@ use flashlane_parafs::{
 };
 pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
-use flashlane_serve::fuse::PlaceError;
+use flashlane_serve::fuse::{Ours, PlaceError, Unmounted};
 use flashlane_stack::{Description, DeviceChoice, LayerSpec};
+use std::cell::OnceCell;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -227,8 +228,11 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         }
     };
     let mut made = make_on(&on, making, now);
-    let is_unusable = matches!(made, Err(FilesError::Stack { .. }));
-    if is_unusable && !new_target && making.force && kind == SFTL.name() {
+    let is_unusable = |e: &FilesError| match e {
+        FilesError::Stack { source, .. } => matches!(&**source, StackError::Layer(e) if e.mounting),
+        _ => false,
+    };
+    if made.as_ref().is_err_and(is_unusable) && !new_target && making.force && kind == SFTL.name() {
         // The target can't be mounted, and `force` gives up its content: make the target anew.
         verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() })?;
         make_target(making, &on.name)?;
@@ -413,20 +417,20 @@ pub fn mount(
     };
     flashlane_serve::fuse::keep_out_of_reclaim();
     let target = target(&on, mounting.timing)?;
-    let (mounting, name, at) = (mounting.clone(), on.name.clone(), mounting.at.clone());
+    let (mounting, name) = (mounting.clone(), on.name.clone());
     let switch = Rc::new(Switch::default());
-    let power = switch.clone();
+    let ours = Rc::new(OnceCell::new());
+    let (power, theirs) = (switch.clone(), ours.clone());
     let main = move |cx: Cx| async move {
         let work = |cx, medium, _, opened| {
-            use_it(cx, medium, opened, mounting, name, monitor, (ready, say))
+            use_it(cx, medium, (opened, theirs), mounting, name, monitor, (ready, say))
         };
         power.unless_off(&cx, with_target(&cx, target, Some(power.clone()), work)).await
     };
     let ended = Threads::new(1, 0).run_here_until(main);
     let (done, when) = ended.map_err(|source| FilesError::Stalled { source })?;
     done.unwrap_or_else(|| {
-        // Whoever has a file open there gets errors as soon as this process ends.
-        let _ = flashlane_serve::fuse::detach(&at);
+        ours.get().into_iter().for_each(Ours::give_up);
         let image = switch.cut(when).map_err(|e| failed(&on.name)(e.into()))?;
         Err(FilesError::PowerCut { image, at: when })
     })
@@ -435,7 +439,7 @@ pub fn mount(
 async fn use_it(
     cx: Cx,
     medium: Medium,
-    opened: Rc<Opened>,
+    (opened, ours): (Rc<Opened>, Rc<OnceCell<Ours>>),
     mounting: Mounting,
     name: String,
     monitor: Rc<dyn Monitor>,
@@ -455,6 +459,8 @@ async fn use_it(
             return Err(FilesError::Fuse { at, source });
         }
     };
+    let mount = Ours::on(&at).map_err(|source| FilesError::Fuse { at: at.clone(), source })?;
+    let mount = ours.get_or_init(|| mount);
     ready(&found);
     let mut told = false;
     loop {
@@ -462,11 +468,8 @@ async fn use_it(
             break;
         }
         if monitor.interrupted() {
-            let path = at.clone();
-            let take_off = move || {
-                let left = flashlane_serve::fuse::unmount(&path)?;
-                Ok(left == flashlane_serve::fuse::Unmounted::Done)
-            };
+            let mount = mount.clone();
+            let take_off = move || Ok(mount.unmount()? == Unmounted::Done);
             let why = match mounted.unmount(&cx, take_off).await {
                 Ok(true) => break,
                 Ok(false) => "it is in use".to_string(),
@@ -478,10 +481,10 @@ async fn use_it(
                     "{at} stays mounted ({why}): the mount ends when no file is open there"
                 ));
                 told = true;
-            }
-            // What is there is durable, whatever happens now.
-            if let Err(e) = fs.sync(&cx).await {
-                say(&format_args!("{}: {e}", at.display()));
+                // What is there is durable, whatever happens now.
+                if let Err(e) = fs.sync(&cx).await {
+                    say(&format_args!("{at}: {e}"));
+                }
             }
             cx.sleep(Ns::from_ms(200)).await;
         }

@@ -15,23 +15,23 @@ use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Bell, Cx, Idle, Opened, Port};
 use fuser::{
-    BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, Notifier, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session,
-    SessionACL, TimeOrNow, WriteFlags,
+    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, Notifier,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    Session, SessionACL, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep names and attributes: nobody else changes them.
@@ -215,7 +215,9 @@ impl Port for Intake {
 
 /// A file system that is mounted on a directory.
 pub struct Mounted {
-    reader: JoinHandle<io::Result<()>>,
+    /// Its threads. It is not dropped: it would unmount the directory, where something else may be
+    /// mounted by then.
+    session: ManuallyDrop<BackgroundSession>,
     queue: Arc<Queue>,
     _port: Opened,
 }
@@ -273,14 +275,13 @@ impl Mounted {
         let port = cx.open_port(&queue.bell, intake);
         let session = Session::new(calls, at, &config)?;
         let _ = kernel.0.set(session.notifier()); // it is empty
-        let reader = std::thread::Builder::new().name("parafs".into());
-        let reader = reader.spawn(move || session.run())?;
-        Ok(Mounted { reader, queue, _port: port })
+        let session = ManuallyDrop::new(session.spawn()?);
+        Ok(Mounted { session, queue, _port: port })
     }
 
     /// Somebody has unmounted it.
     pub fn is_over(&self) -> bool {
-        self.reader.is_finished()
+        self.session.guard.is_finished()
     }
 
     /// Runs `take_off`, which unmounts the file system and returns true if it did. Requests of the

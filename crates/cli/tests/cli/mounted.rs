@@ -5,6 +5,7 @@
 //! Promises: without FUSE each test is skipped, and says so. Never: works outside its own folder.
 
 use crate::harness::{Folder, Holder, here, pause, says};
+use crate::serve::stopped;
 use flashlane_testkit::skip;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::{File, OpenOptions};
@@ -198,6 +199,24 @@ fn a_mount_ends_when_the_last_file_is_closed() {
     let server = mounted(&h, "--null-latency");
     assert_eq!(std::fs::read(h.path("mnt/open")).expect("it is there"), b"late");
     end(&h, server);
+}
+
+/// A mount takes off itself and nothing else: what is mounted on the directory below it stays.
+#[test]
+fn a_mount_leaves_what_is_below_it() {
+    let Some(h) = folder() else { return };
+    let tmpfs = ["-t", "tmpfs", "none"];
+    let below = std::process::Command::new("mount").args(tmpfs).arg(h.path("mnt")).status();
+    if !below.is_ok_and(|status| status.success()) {
+        return skip("root", "a tmpfs can't be mounted here");
+    }
+    std::fs::write(h.path("mnt/below"), b"here").expect("room");
+    let is_over = || std::fs::metadata(h.path("mnt/below")).is_err();
+    let over = h.hold_until(h.command("mount t.img mnt --null-latency"), is_over);
+    stopped(over);
+    let there = std::fs::read(h.path("mnt/below")).unwrap_or_default();
+    unmount(&h);
+    assert_eq!(there, b"here");
 }
 
 /// `fsck` right after `umount` waits until the mount has closed the drive.

@@ -129,10 +129,9 @@ impl State {
     }
 
     /// How many pages of a range have no room on the medium yet, and how many nodes must be made
-    /// to name them.
-    fn lacking(&mut self, ino: Nid, pages: Pages) -> Step<(u64, u64)> {
+    /// to name them. `last` is the node that names the page before the range, if it was counted.
+    fn lacking(&mut self, ino: Nid, pages: Pages, last: &mut Option<u32>) -> Step<(u64, u64)> {
         let (mut fresh, mut nodes) = (0, 0);
-        let mut last = None;
         for index in pages {
             if [Addr::NONE, Addr::LOST].contains(&self.addr_of(ino, index)?) {
                 fresh += 1;
@@ -140,10 +139,10 @@ impl State {
                 // Pages side by side lack the same node.
                 let steps = self.tree.position(index).map(|p| p.steps);
                 let node = steps.and_then(|steps| steps.last().map(|step| step.ofs));
-                if last != node {
+                if *last != node {
                     nodes += missing;
                 }
-                last = node;
+                *last = node;
             }
         }
         Ok((fresh, nodes))
@@ -151,7 +150,7 @@ impl State {
 
     /// There is room for the pages of a range that have none, and for the nodes that name them.
     fn room_for_range(&mut self, ino: Nid, pages: Pages) -> Step<()> {
-        let (fresh, nodes) = self.lacking(ino, pages)?;
+        let (fresh, nodes) = self.lacking(ino, pages, &mut None)?;
         if fresh > 0 {
             self.room_for(fresh + nodes)?;
             self.nat.pick(nodes as usize)?;
@@ -570,6 +569,12 @@ impl Fs {
         let end = offset.checked_add(bytes).filter(|end| *end <= SIZE_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
         let page_bytes = self.sb.layout.shape.page_bytes() as u64;
+        let (mut index, last) = (offset / page_bytes, end.div_ceil(page_bytes));
+        if what != Fallocate::Punch {
+            // Before anything changes. A page that is punched is kept again, in the same room.
+            self.with(cx, |s| s.room_beyond(ino, last - index)).await?;
+            self.room_for_all(cx, ino, index..last).await?;
+        }
         if what != Fallocate::Keep {
             // Behind the end there is nothing to punch but room that is kept.
             let mut at = offset;
@@ -595,15 +600,15 @@ impl Fs {
         }
         if what != Fallocate::Punch {
             let size = if keep_size { 0 } else { end };
-            let (mut at, last) = (offset / page_bytes, end.div_ceil(page_bytes));
-            self.with(cx, |s| s.room_beyond(ino, last - at)).await?;
-            self.room_for_all(cx, ino, at..last).await?;
             let mut kept = Vec::new();
-            while at < last {
-                let next = (at + HOLE_PAGES).min(last);
-                self.balance(cx).await?;
+            while index < last {
+                let next = (index + HOLE_PAGES).min(last);
                 let size = if next == last { size } else { 0 };
-                match self.with(cx, |s| s.keep(ino, at..next, size, now)).await {
+                let piece = async || {
+                    self.balance(cx).await?;
+                    self.with(cx, |s| s.keep(ino, index..next, size, now)).await
+                };
+                match piece().await {
                     Ok(fresh) => kept.extend(fresh),
                     Err(e) => {
                         // Others took the room meanwhile. The file may be gone, too.
@@ -613,7 +618,7 @@ impl Fs {
                         return Err(e);
                     }
                 }
-                at = next;
+                index = next;
             }
         }
         Ok(())
@@ -624,11 +629,15 @@ impl Fs {
         if mutant!("parafs.fallocate-in-part") {
             return Ok(());
         }
-        let mut lacking = 0;
+        let (mut lacking, mut last) = (0, None);
         for at in pages.clone().step_by(HOLE_PAGES as usize) {
             let some = at..(at + HOLE_PAGES).min(pages.end);
-            let (fresh, nodes) = self.with(cx, |s| s.lacking(ino, some.clone())).await?;
-            lacking += fresh + nodes;
+            let look = |s: &mut State| {
+                let mut last = last;
+                Ok((s.lacking(ino, some.clone(), &mut last)?, last))
+            };
+            let ((fresh, nodes), seen) = self.with(cx, look).await?;
+            (lacking, last) = (lacking + fresh + nodes, seen);
         }
         self.with(cx, |s| s.room_for(lacking)).await
     }

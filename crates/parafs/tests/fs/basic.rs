@@ -210,6 +210,12 @@ fn an_fallocate_without_room_takes_none() {
             let size = fs.attributes(&cx, f).await.expect("it is there").size;
             assert_eq!(size, (1 << 20) + 40_960);
         }
+        // What it would make zeros of stays as it is, too.
+        let zeroed = fs.fallocate(&cx, f, (0, all + 60_000), Fallocate::Zero, false, t).await;
+        assert_eq!(zeroed, Err(FsError::NoSpace));
+        let mut some = [0; 8];
+        assert_eq!(fs.read(&cx, f, 1 << 20, &mut some).await, Ok(8));
+        assert_eq!(some, [1; 8]);
         fs.fallocate(&cx, f, (0, all / 2), Fallocate::Keep, false, t).await.expect("room");
         fs.unmount(&cx).await.expect("it is written");
         sound(&cx, &device).await;

@@ -10,7 +10,7 @@ mod mount;
 mod place;
 mod queue;
 
-pub use mount::{MountError, Unmounted, detach, unmount};
+pub use mount::{MountError, Ours, Unmounted};
 pub use place::{Left, Place, PlaceError, clear_directory};
 
 use crate::buffers::Buffers;

@@ -156,11 +156,48 @@ pub enum Unmounted {
     Busy,
 }
 
+/// A mount of this process on a directory, told apart from others on the same one.
+#[derive(Clone, Debug)]
+pub struct Ours {
+    path: PathBuf,
+    id: u64,
+}
+
+impl Ours {
+    /// The topmost mount on a directory, which this process has just made.
+    ///
+    /// # Errors
+    /// Nothing is mounted there.
+    pub fn on(path: &Path) -> io::Result<Ours> {
+        let there = at(path)?.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Ours { path: path.into(), id: there.id })
+    }
+
+    /// Unmounts it, if nobody has a file open there. One that somebody else has unmounted is done.
+    ///
+    /// # Errors
+    /// Something else is mounted over it, or this user may not unmount it.
+    pub fn unmount(&self) -> io::Result<Unmounted> {
+        match at(&self.path)? {
+            Some(top) if top.id == self.id => unmount(&self.path),
+            Some(top) => Err(io::Error::other(format!("a {} is mounted over it", top.kind))),
+            None => Ok(Unmounted::Done),
+        }
+    }
+
+    /// Takes it out of the tree at once. Whoever has a file open there gets errors, where this user
+    /// may do that; else when this process ends.
+    pub fn give_up(&self) {
+        if at(&self.path).is_ok_and(|top| top.is_some_and(|top| top.id == self.id)) {
+            let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+            // What fails here can't be helped: this process ends.
+            let _ = rustix::mount::unmount(&self.path, flags).map_err(|_| detach(&self.path));
+        }
+    }
+}
+
 /// Unmounts what nobody has open.
-///
-/// # Errors
-/// Nothing is mounted there, or this user may not unmount it.
-pub fn unmount(path: &Path) -> io::Result<Unmounted> {
+pub(super) fn unmount(path: &Path) -> io::Result<Unmounted> {
     match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(Unmounted::Done),
         Err(Errno::BUSY) => Ok(Unmounted::Busy),
@@ -174,10 +211,7 @@ pub fn unmount(path: &Path) -> io::Result<Unmounted> {
 }
 
 /// Takes it out of the tree, whoever has it open.
-///
-/// # Errors
-/// As [`unmount`].
-pub fn detach(path: &Path) -> io::Result<()> {
+pub(super) fn detach(path: &Path) -> io::Result<()> {
     match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
         Err(Errno::PERM) if helper_unmounts(path, "-uz")? => Ok(()),
