@@ -79,7 +79,10 @@ pub enum FilesError {
     Fs { target: String, source: FsError },
     #[error("{}: it can't be mounted there: {source}", at.display())]
     Fuse { at: PathBuf, source: std::io::Error },
-    #[error("{}: the drive lost its power {at} into the mount: what was not synced may be lost", image.display())]
+    #[error(
+        "{}: the drive lost its power {at} into the mount: what was not synced may be lost",
+        image.display()
+    )]
     PowerCut { image: PathBuf, at: Ns },
     #[error("{source}")]
     Stalled { source: Stalled },

@@ -79,7 +79,7 @@ pub(crate) struct Mkfs {
     pub(crate) force: bool,
 }
 
-/// What an option of mount(8) asks for.
+/// An option of mount(8), as this program understands it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MountOption {
     ReadOnly(bool),

@@ -11,7 +11,8 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A folder with a file system in `t.img`, and a directory `mnt`; nothing where there is no FUSE.
+/// Makes a folder with a file system in `t.img` and a directory `mnt`. Returns nothing and notes a
+/// skipped test if this machine has no FUSE.
 fn folder() -> Option<Folder> {
     let h = Folder::of(here());
     h.run("drive create t.img --preset tiny --set geometry.chunks_per_pu=400").good();
@@ -41,7 +42,7 @@ fn mounted(h: &Folder, more: &str) -> Holder {
     h.hold_until(h.command(&line), || is_mounted(h))
 }
 
-/// As a person unmounts it.
+/// Unmounts `mnt` by the programs that a person uses.
 fn unmount(h: &Folder) {
     let path = h.path("mnt");
     for program in ["fusermount3", "umount"] {
@@ -54,7 +55,7 @@ fn unmount(h: &Folder) {
     panic!("{} can't be unmounted", path.display());
 }
 
-/// Unmounted, and nothing is wrong with it.
+/// Unmounts the file system, waits for the server, and has `fsck` find nothing wrong.
 fn end(h: &Folder, mut server: Holder) {
     unmount(h);
     server.output().good();
@@ -98,8 +99,8 @@ fn data_that_only_the_kernel_has_is_found() {
     }
 }
 
-/// A program hears of a full file system from its own `write`. An `fallocate` without room takes
-/// none. What is free can be written.
+/// On a full file system a program's own `write` fails. An `fallocate` with too little room takes
+/// none of it, so a program can still write that much.
 #[test]
 fn a_full_file_system_is_told_by_the_write() {
     let Some(h) = folder() else { return };
@@ -184,7 +185,7 @@ fn times_survive_a_remount() {
     }
 }
 
-/// A mount that is told to end does so once nobody has a file open there.
+/// After SIGTERM a mount ends when the last file that is open on it is closed.
 #[test]
 fn a_mount_ends_when_the_last_file_is_closed() {
     let Some(h) = folder() else { return };
@@ -201,7 +202,7 @@ fn a_mount_ends_when_the_last_file_is_closed() {
     end(&h, server);
 }
 
-/// A mount takes off itself and nothing else: what is mounted on the directory below it stays.
+/// A stop unmounts only the mount that it stops. A tmpfs on the same directory below it stays.
 #[test]
 fn a_mount_leaves_what_is_below_it() {
     let Some(h) = folder() else { return };
@@ -223,7 +224,7 @@ fn a_mount_leaves_what_is_below_it() {
 #[test]
 fn a_drive_is_waited_for_that_is_being_closed() {
     let Some(h) = folder() else { return };
-    // On a device that takes its time, and with much to be written.
+    // The device takes its time, and the mount has much to write before it closes the drive.
     let mut server = mounted(&h, "--commit 0s");
     std::fs::write(h.path("mnt/much"), vec![3; 2 << 20]).expect("room");
     unmount(&h);
@@ -231,7 +232,7 @@ fn a_drive_is_waited_for_that_is_being_closed() {
     server.output().good();
 }
 
-/// Options as mount(8) and fstab have them.
+/// A mount takes the options of mount(8), and refuses a misspelled one.
 #[test]
 fn a_mount_takes_the_options_of_mount() {
     let Some(h) = folder() else { return };

@@ -181,7 +181,7 @@ fn a_target_without_a_name_is_picked_by_its_type() {
     slip.refused(2, &["did you mean `f2fs`?", "has `parafs`, `f2fs`", "pblk"]);
 }
 
-/// What can't be read for a while is not given up by a repair, unless it is told to.
+/// A repair changes nothing while pages can't be read. With `--accept-lost` it gives them up.
 #[test]
 fn a_repair_gives_up_only_what_it_is_told_to() {
     let h = here();

@@ -105,7 +105,7 @@ pub(crate) fn ask_holder(image: &Path, ask: &Ask) -> Result<Answer, ControlError
     client::ask(image, ask)
 }
 
-/// Somebody listens at the control socket of a drive.
+/// True if a process listens at the control socket of a drive.
 pub(crate) fn listens(image: &Path) -> bool {
     let socket = path_of(image).ok();
     let connected = socket.map(|path| socket::connect_to(&path, Duration::from_secs(1)));

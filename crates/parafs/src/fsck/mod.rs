@@ -326,7 +326,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// A file, with the name that it knows.
+    /// A file in words: its number, and the name in its inode.
     fn who(&self, ino: Nid) -> String {
         let name = self.inode(ino).map(|inode| inode.name).unwrap_or_default();
         match String::from_utf8_lossy(&name) {

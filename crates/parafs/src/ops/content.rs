@@ -380,7 +380,7 @@ impl State {
         Ok(fresh)
     }
 
-    /// Gives back the room of pages that is kept and that nobody has used.
+    /// Makes holes of those of `pages` that only have room and were never written.
     fn give_back(&mut self, ino: Nid, pages: Pages) -> Step<()> {
         for index in pages {
             if self.addr_of(ino, index)? == Addr::KEPT && !self.pages.has(ino, index) {
@@ -611,7 +611,8 @@ impl Fs {
                 match piece().await {
                     Ok(fresh) => kept.extend(fresh),
                     Err(e) => {
-                        // Others took the room meanwhile. The file may be gone, too.
+                        // Other writers took the room meanwhile. An error of the file, which may
+                        // be deleted by now, matters less than that.
                         for pages in kept {
                             let _ = self.with(cx, |s| s.give_back(ino, pages.clone())).await;
                         }

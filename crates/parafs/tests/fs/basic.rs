@@ -191,7 +191,7 @@ fn holes_and_kept_room_read_as_zeros() {
     });
 }
 
-/// Room that is not there as a whole is not taken in part.
+/// An `fallocate` or a zeroing for which there is too little room changes nothing.
 #[test]
 fn an_fallocate_without_room_takes_none() {
     run(15, async |cx| {

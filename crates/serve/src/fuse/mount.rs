@@ -173,7 +173,7 @@ impl Ours {
         Ok(Ours { path: path.into(), id: there.id })
     }
 
-    /// Unmounts it, if nobody has a file open there. One that somebody else has unmounted is done.
+    /// Unmounts it, unless a file is open there. Returns `Done` as well if it is unmounted already.
     ///
     /// # Errors
     /// Something else is mounted over it, or this user may not unmount it.
@@ -185,8 +185,8 @@ impl Ours {
         }
     }
 
-    /// Takes it out of the tree at once. Whoever has a file open there gets errors, where this user
-    /// may do that; else when this process ends.
+    /// Detaches it from the directory at once, also if files are open there. If this user is root,
+    /// requests for these files fail from now on, else when this process ends.
     pub fn give_up(&self) {
         if at(&self.path).is_ok_and(|top| top.is_some_and(|top| top.id == self.id)) {
             let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;

@@ -138,8 +138,8 @@ pub static SEEN: Seen = Seen {
 
 /// Every file system that is tortured: ParaFS on a block device that keeps what it promises and no more, or on
 /// flash with the simplified FTL, and F2FS on such a device or on a block SSD; with faults always on flash.
-/// The last one is ParaFS on S-FTL, on flash of which dies, PUs, channels, chunks and reads vanish at
-/// mounts.
+/// The last one is ParaFS on S-FTL, on flash of which dies, PUs, channels, chunks and reads vanish
+/// at mounts.
 pub const FILES: &[Files] = &[
     Files { name: "parafs", share: 10, faulty: false, vanishes: false, way: None },
     Files { name: "parafs-faults", share: 10, faulty: true, vanishes: false, way: None },

@@ -111,9 +111,9 @@ fn a_dead_die_after_a_cut_is_refused_again_and_again() {
     }
 }
 
-/// A service manager starts a refused target again and again. Each mount writes a copy of the log and
-/// an anchor, and uses the chunks of earlier ones for that: there is room for the mount that is asked
-/// to accept the loss.
+/// A service manager starts a refused target again and again. Each mount writes a copy of the log
+/// and an anchor. It uses the chunks of earlier copies for that, so there is room for the mount
+/// that accepts the loss.
 #[test]
 fn refused_mounts_use_up_no_chunks() {
     for setup in both() {
