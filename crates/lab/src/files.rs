@@ -462,8 +462,7 @@ async fn use_it(
             return Err(FilesError::Fuse { at, source });
         }
     };
-    let mount = Ours::on(&at).map_err(|source| FilesError::Fuse { at: at.clone(), source })?;
-    let mount = ours.get_or_init(|| mount);
+    let mount = ours.get_or_init(|| Ours::on(&at));
     ready(&found);
     let mut told = false;
     loop {

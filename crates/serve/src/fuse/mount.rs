@@ -160,17 +160,16 @@ pub enum Unmounted {
 #[derive(Clone, Debug)]
 pub struct Ours {
     path: PathBuf,
-    id: u64,
+    /// Nothing if somebody unmounted it before this process looked.
+    id: Option<u64>,
 }
 
 impl Ours {
-    /// The topmost mount on a directory, which this process has just made.
-    ///
-    /// # Errors
-    /// Nothing is mounted there.
-    pub fn on(path: &Path) -> io::Result<Ours> {
-        let there = at(path)?.ok_or(io::ErrorKind::NotFound)?;
-        Ok(Ours { path: path.into(), id: there.id })
+    /// The topmost mount on a directory, which this process has just made. Somebody else may have
+    /// unmounted it by now.
+    pub fn on(path: &Path) -> Ours {
+        let there = at(path).ok().flatten();
+        Ours { path: path.into(), id: there.map(|top| top.id) }
     }
 
     /// Unmounts it, unless a file is open there. Returns `Done` as well if it is unmounted already.
@@ -179,16 +178,18 @@ impl Ours {
     /// Something else is mounted over it, or this user may not unmount it.
     pub fn unmount(&self) -> io::Result<Unmounted> {
         match at(&self.path)? {
-            Some(top) if top.id == self.id => unmount(&self.path),
-            Some(top) => Err(io::Error::other(format!("a {} is mounted over it", top.kind))),
-            None => Ok(Unmounted::Done),
+            Some(top) if self.id == Some(top.id) => unmount(&self.path),
+            Some(top) if self.id.is_some() => {
+                Err(io::Error::other(format!("a {} is mounted over it", top.kind)))
+            }
+            _ => Ok(Unmounted::Done),
         }
     }
 
     /// Detaches it from the directory at once, also if files are open there. If this user is root,
     /// requests for these files fail from now on, else when this process ends.
     pub fn give_up(&self) {
-        if at(&self.path).is_ok_and(|top| top.is_some_and(|top| top.id == self.id)) {
+        if at(&self.path).is_ok_and(|top| top.is_some_and(|top| self.id == Some(top.id))) {
             let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             // What fails here can't be helped: this process ends.
             let _ = rustix::mount::unmount(&self.path, flags).map_err(|_| detach(&self.path));
@@ -244,6 +245,15 @@ pub(super) fn loops_on(path: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A person may unmount a directory as soon as it is mounted.
+    #[test]
+    fn a_mount_that_is_gone_at_once_is_unmounted() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let ours = Ours::on(dir.path());
+        assert_eq!(ours.unmount().expect("nothing to do"), Unmounted::Done);
+        ours.give_up();
+    }
 
     #[test]
     fn the_topmost_mount_on_a_path_is_found() {
