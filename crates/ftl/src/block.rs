@@ -239,6 +239,12 @@ impl Future for Started<'_> {
 pub trait BlockDev: Send + Sync {
     /// Capacity and content size.
     fn info(&self) -> &BlockInfo;
+
+    /// True if a write of several sectors that a power cut tears may leave sectors that can't be
+    /// read, as NVMe allows it of writes above AWUPF. No layer of this project does.
+    fn tears_to_errors(&self) -> bool {
+        false
+    }
     /// Starts a request: its outcome, or what makes progress when polled.
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a>;
     /// A request of this kind for this sector comes soon: a layer may bring what it knows of it into the

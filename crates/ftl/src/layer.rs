@@ -220,15 +220,19 @@ impl LayerError {
 impl fmt::Display for LayerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.source)?;
-        let with = match self.refusal {
-            Refusal::Lost => {
+        match self.refusal {
+            Refusal::Lost => write!(
+                f,
                 "; nothing has been given up yet: if the fault may pass, mount again after that; \
-                 with `--accept-lost`"
-            }
-            Refusal::DiscardsLost => "; with `--undo-discards`",
-            _ => return Ok(()),
-        };
-        write!(f, "{with}, `serve`, `run --drive` and `lnvm create` mount it anyway")
+                 with `--accept-lost`, `serve`, `run --drive`, `lnvm create` and `fsck --repair` \
+                 mount it anyway"
+            ),
+            Refusal::DiscardsLost => write!(
+                f,
+                "; with `--undo-discards`, `serve`, `run --drive` and `lnvm create` mount it anyway"
+            ),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::control::Ask;
 use crate::control::power::Switch;
 use crate::experiment::{DriveTarget, Target};
+use crate::lnvm::show::mount_lines;
 use crate::lnvm::{self, Create, Drive, LnvmError, TargetType};
 use crate::room::{self, Reader, Tight, Wanted};
 use crate::run::Monitor;
@@ -104,12 +105,22 @@ pub(crate) fn medium(stack: &Stack) -> Medium {
     medium_of(stack.layers())
 }
 
-/// What is done with a target that is mounted.
+/// A target that is mounted, for a file system on it.
+struct Ready {
+    cx: Cx,
+    medium: Medium,
+    sectors: Arc<dyn BlockDev>,
+    opened: Rc<Opened>,
+    /// A line for people about each loss that its mount has found.
+    losses: Vec<String>,
+}
+
+/// Mounts a target, has `work` done with it, and closes the drive.
 async fn with_target<T, F>(
     cx: &Cx,
     target: Target,
     switch: Option<Rc<Switch>>,
-    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>, Rc<Opened>) -> F,
+    work: impl FnOnce(Ready) -> F,
 ) -> Result<T, FilesError>
 where
     F: Future<Output = Result<T, FilesError>>,
@@ -118,7 +129,15 @@ where
     let opened = Opened::open(cx, &target, &on, switch).map_err(failed(&on.name))?;
     opened.expect(std::iter::once(&*on.name));
     let stack = Stack::mount(cx, &target, &opened).await.map_err(failed(&on.name))?;
-    let done = work(cx.clone(), medium(&stack), stack.layers().block(), opened).await;
+    let lines = stack.mounted().map_or(Vec::new(), |m| mount_lines(&m.lost));
+    let ready = Ready {
+        cx: cx.clone(),
+        medium: medium(&stack),
+        sectors: stack.layers().block(),
+        opened,
+        losses: lines.iter().map(|line| format!("{}: {line}", on.name)).collect(),
+    };
+    let done = work(ready).await;
     stack.drain(cx).await;
     let stopped = stack.stop(cx).await;
     let closed = stack.close().map_err(failed(&on.name));
@@ -142,17 +161,14 @@ fn target(on: &DriveTarget, timing: bool) -> Result<Target, FilesError> {
 /// Does something with a target as fast as this machine goes.
 fn at_once<T: 'static, F>(
     target: Target,
-    work: impl FnOnce(Cx, Medium, Arc<dyn BlockDev>) -> F + 'static,
+    work: impl FnOnce(Ready) -> F + 'static,
 ) -> Result<T, FilesError>
 where
     F: Future<Output = Result<T, FilesError>> + 'static,
 {
     let clock = Virtual::new(1, 0, CostTable::zero());
     let cx = clock.cx();
-    let done = clock.run(async move {
-        let work = |cx, medium, sectors, _| work(cx, medium, sectors);
-        with_target(&cx, target, None, work).await
-    });
+    let done = clock.run(async move { with_target(&cx, target, None, work).await });
     done.map_err(|source| FilesError::Stalled { source })?
 }
 
@@ -207,9 +223,13 @@ impl fmt::Display for Made {
 }
 
 /// The target that has the file system, or is to have one; nothing where the drive has none at all.
-fn find(image: &Path, name: Option<&str>) -> Result<Option<(DriveTarget, String)>, FilesError> {
+fn find(
+    image: &Path,
+    name: Option<&str>,
+    how: MountHow,
+) -> Result<Option<(DriveTarget, String)>, FilesError> {
     let names: Vec<String> = name.map(str::to_string).into_iter().collect();
-    match lnvm::choose_all(image, &names, MountHow::default()) {
+    match lnvm::choose_all(image, &names, how) {
         Ok(found) => Ok(found.into_iter().next()),
         Err(LnvmError::NoTarget { .. }) if name.is_none() => Ok(None),
         Err(e) => Err(e.into()),
@@ -221,7 +241,7 @@ fn find(image: &Path, name: Option<&str>) -> Result<Option<(DriveTarget, String)
 /// # Errors
 /// There is no such drive or target, there is a file system already, or there is no room for one.
 pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
-    let found = find(&making.image, making.target.as_deref())?;
+    let found = find(&making.image, making.target.as_deref(), MountHow::default())?;
     let new_target = found.is_none();
     let (on, kind) = match found {
         Some(found) => found,
@@ -348,7 +368,8 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32),
     let target = target(on, false)?;
     let stack = target.stack.clone();
     let (making, name) = (making.clone(), on.name.clone());
-    let made = at_once(target, move |cx, medium, sectors| async move {
+    let made = at_once(target, move |ready| async move {
+        let Ready { cx, medium, sectors, .. } = ready;
         let layout = match room::plan(&medium, &WANTED) {
             Ok(layout) => layout,
             Err(tight) => return Ok(Err(tight)),
@@ -415,7 +436,7 @@ pub fn mount(
     say: impl Fn(&dyn fmt::Display) + 'static,
 ) -> Result<(), FilesError> {
     let image = &mounting.image;
-    let Some((on, _)) = find(image, mounting.target.as_deref())? else {
+    let Some((on, _)) = find(image, mounting.target.as_deref(), MountHow::default())? else {
         return Err(FilesError::None { target: image.display().to_string() });
     };
     flashlane_serve::fuse::keep_out_of_reclaim();
@@ -425,9 +446,7 @@ pub fn mount(
     let ours = Rc::new(OnceCell::new());
     let (power, theirs) = (switch.clone(), ours.clone());
     let main = move |cx: Cx| async move {
-        let work = |cx, medium, _, opened| {
-            use_it(cx, medium, (opened, theirs), mounting, name, monitor, (ready, say))
-        };
+        let work = |on| use_it(on, theirs, mounting, name, monitor, (ready, say));
         power.unless_off(&cx, with_target(&cx, target, Some(power.clone()), work)).await
     };
     let ended = Threads::new(1, 0).run_here_until(main);
@@ -440,14 +459,15 @@ pub fn mount(
 }
 
 async fn use_it(
-    cx: Cx,
-    medium: Medium,
-    (opened, ours): (Rc<Opened>, Rc<OnceCell<Ours>>),
+    on: Ready,
+    ours: Rc<OnceCell<Ours>>,
     mounting: Mounting,
     name: String,
     monitor: Rc<dyn Monitor>,
     (ready, say): (impl Fn(&Recovered), impl Fn(&dyn fmt::Display)),
 ) -> Result<(), FilesError> {
+    let Ready { cx, medium, opened, losses, .. } = on;
+    losses.iter().for_each(|line| say(line));
     let options = Options { commit: mounting.commit, ..Options::default() };
     let (fs, found) = Fs::mount(&cx, medium, options).await.map_err(of_fs(&name))?;
     let Mounting { at, mut how, clock, .. } = mounting;
@@ -498,7 +518,8 @@ async fn use_it(
 }
 
 /// Checks a file system. With `mends` it is repaired, at this time, and fsyncs of one that was not
-/// unmounted are taken as by a mount; without it nothing is written.
+/// unmounted are taken as by a mount; without it nothing is written. Returns what was found and
+/// done, and a line for people about each loss that the mount of the target has found.
 ///
 /// # Errors
 /// There is no file system, or it is too damaged to check; the repair could not be written; or the
@@ -507,12 +528,15 @@ pub fn fsck(
     image: &Path,
     name: Option<&str>,
     mends: Option<(Time, Unread)>,
-) -> Result<Repaired, FilesError> {
-    let (target, name) = there(image, name)?;
-    at_once(target, move |cx, medium, _| async move {
+) -> Result<(Repaired, Vec<String>), FilesError> {
+    let accept_lost = matches!(mends, Some((_, Unread::GiveUp)));
+    let (target, name) = there(image, name, MountHow { accept_lost, ..MountHow::default() })?;
+    at_once(target, move |ready| async move {
+        let Ready { cx, medium, losses, .. } = ready;
         let Some((now, unread)) = mends else {
             let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
-            return Ok(Repaired { after: report.clone(), before: report, ..Repaired::default() });
+            let done = Repaired { after: report.clone(), before: report, ..Repaired::default() };
+            return Ok((done, losses));
         };
         let mut done = repair(&cx, &medium, now, unread).await.map_err(of_fs(&name))?;
         if !done.after.clean && done.after.found == 0 {
@@ -522,13 +546,13 @@ pub fn fsck(
             done.recovered = found;
             done.after = check(&cx, &medium).await.map_err(of_fs(&name))?;
         }
-        Ok(done)
+        Ok((done, losses))
     })
 }
 
 /// A target that has a file system, and its name.
-fn there(image: &Path, name: Option<&str>) -> Result<(Target, String), FilesError> {
-    let Some((on, _)) = find(image, name)? else {
+fn there(image: &Path, name: Option<&str>, how: MountHow) -> Result<(Target, String), FilesError> {
+    let Some((on, _)) = find(image, name, how)? else {
         return Err(FilesError::None { target: image.display().to_string() });
     };
     Ok((target(&on, false)?, on.name))
@@ -539,8 +563,9 @@ fn there(image: &Path, name: Option<&str>) -> Result<(Target, String), FilesErro
 /// # Errors
 /// There is none, or no such thing in it, or it can't be read.
 pub fn dump(image: &Path, name: Option<&str>, what: What) -> Result<String, FilesError> {
-    let (target, name) = there(image, name)?;
-    at_once(target, move |cx, medium, _| async move {
+    let (target, name) = there(image, name, MountHow::default())?;
+    at_once(target, move |ready| async move {
+        let Ready { cx, medium, .. } = ready;
         flashlane_parafs::dump(&cx, &medium, &what).await.map_err(|source| match source {
             FsError::NotFound if what != What::All => FilesError::Nothing { target: name, what },
             source => of_fs(&name)(source),

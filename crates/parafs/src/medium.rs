@@ -141,6 +141,19 @@ impl Medium {
         Some(flash.sftl.write_pointer(channel, block) / layout.shape.page_sectors)
     }
 
+    /// How many pages of a segment, from its first on, were written if they can't be read: no power
+    /// cut can have torn them.
+    pub(crate) fn pages_surely_written(&self, layout: &Layout, segment: u32) -> u32 {
+        match self {
+            Medium::Linear(device) if device.tears_to_errors() => 0,
+            Medium::Linear(_) => layout.shape.segment_pages,
+            Medium::Flash(flash) => {
+                let (channel, block) = place(layout, segment);
+                flash.sftl.surely_written(channel, block) / layout.shape.page_sectors
+            }
+        }
+    }
+
     /// Flash blocks that were written and can't be read, in words; nothing where there are none. It
     /// is not known what they hold.
     pub(crate) fn doubts(&self) -> Option<String> {

@@ -37,8 +37,8 @@ pub struct Recovered {
     pub torn_batches: u32,
     /// Pages of the log that were looked at for them.
     pub pages_read: u64,
-    /// Pages behind the checkpoint that can't be read, though reading was repeated over time:
-    /// fsyncs that were there are lost.
+    /// Pages behind the checkpoint that were written and can't be read, though reading was repeated
+    /// over time: fsyncs may be there.
     pub unread: u64,
     /// Files without a name that were deleted.
     pub orphans: u32,
@@ -354,6 +354,10 @@ impl Fs {
             self.lock().segments.missing(|segment| self.medium.pages_there(&layout, segment));
         let pages = missing.iter().map(|(_, pages)| u64::from(*pages)).sum();
         recovered.missing = (missing.len() as u32, pages);
+        let unread = match mutant!("parafs.unread-fsyncs-given-up") {
+            true => 0,
+            false => recovered.unread,
+        };
         let why = match (missing.is_empty(), recovered.clean) {
             (false, _) => {
                 let segments = missing.len();
@@ -361,6 +365,11 @@ impl Fs {
             }
             (true, false) if self.medium.has_lost_blocks() => {
                 "fsyncs behind the last checkpoint may be missing".into()
+            }
+            (true, false) if unread > 0 => {
+                return Some(format!(
+                    "{unread} pages behind the last checkpoint can't be read, and fsyncs may be there"
+                ));
             }
             (true, _) => return None,
         };

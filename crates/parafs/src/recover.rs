@@ -182,10 +182,9 @@ pub(crate) async fn roll_forward(
         };
         recovered.pages_read += looked.pages;
         unread += looked.left.len() as u64;
-        // The last page of a flash block may be torn. One before it was written.
         let layout = &fs.sb.layout;
         let was_written = |(segment, page): &&(u32, u32)| {
-            fs.medium.pages_there(layout, *segment).is_none_or(|there| page + 1 < there)
+            *page < fs.medium.pages_surely_written(layout, *segment)
         };
         recovered.unread += looked.left.iter().filter(was_written).count() as u64;
         for found in looked.nodes {

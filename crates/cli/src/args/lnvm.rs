@@ -243,7 +243,7 @@ pub(crate) struct LnvmCreate {
     #[arg(long, value_name = "TIME", value_parser = time_of)]
     pub(crate) scrub_interval: Option<Ns>,
     /// Record on two dies what each flush makes durable, so that a dead die costs no more than what
-    /// was on it; all types but raw and sftl [default: true if the target has room for it]
+    /// was on it; all types but raw [default: true if the target has room for it]
     #[arg(long, value_name = "BOOL")]
     pub(crate) flush_records: Option<bool>,
     #[command(flatten)]

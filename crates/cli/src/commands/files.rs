@@ -83,17 +83,11 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
     let ready = move |found: &Recovered| {
         if !found.clean {
-            let Recovered { batches, torn_batches, orphans, unread, .. } = found;
+            let Recovered { batches, torn_batches, orphans, .. } = found;
             say(&format_args!(
                 "it was not unmounted: {batches} fsyncs behind the last checkpoint were found whole, \
                  {torn_batches} were cut short; {orphans} files without a name are deleted"
             ));
-            if *unread > 0 {
-                say(&format_args!(
-                    "{unread} pages behind the last checkpoint can't be read: fsyncs that were cut \
-                     short, or what they had is lost"
-                ));
-            }
         }
         if let Some(why) = &found.read_only {
             say(&format_args!(
@@ -111,9 +105,9 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
 pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     let unread = if args.accept_lost { Unread::GiveUp } else { Unread::Refuse };
     let mends = args.repair.then(|| (clock(), unread));
-    let done = files::fsck(&args.drive, args.target.as_deref(), mends)?;
+    let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends)?;
     let Repaired { before, after, recovered, found } = &done;
-    let mut text = String::new();
+    let mut text: String = losses.iter().map(|line| format!("{line}\n")).collect();
     for problem in before.problems.iter().chain(&before.notes) {
         text += &format!("{problem}\n");
     }

@@ -37,6 +37,11 @@ pub struct SftlConfig {
     /// Share of the other chunks that is spare for bad blocks, in percent, 0 to 50; two blocks of each
     /// channel at least.
     pub over_provisioning_percent: u32,
+    /// A flush also writes records of the page-mapped region on a second channel, so that a mount
+    /// after a cut can tell which sectors a lost PU had ([`PftlConfig::flush_records`]).
+    /// Left out where it is false: programs that don't know it read such settings.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub flush_records: bool,
     /// Page-mapped chunks of each PU, as they came out: what is on the medium does not change with a
     /// formula.
     pub meta_chunks: Option<u32>,
@@ -56,6 +61,7 @@ impl Default for SftlConfig {
             meta_percent: 5,
             // Data sheets allow 2% of a die's blocks to go bad.
             over_provisioning_percent: 2,
+            flush_records: false,
             meta_chunks: None,
             meta_over_provisioning_percent: None,
             segments: None,
@@ -191,8 +197,8 @@ impl Division {
     /// Settings of the FTL of the page-mapped region.
     pub(super) fn meta_config(&self) -> DriveConfig {
         let percent = self.config.meta_over_provisioning_percent.unwrap_or(90);
-        let accept = self.config.accept_lost_sectors;
-        DriveConfig { accept_lost_sectors: accept, ..meta_config(percent) }
+        let SftlConfig { accept_lost_sectors, flush_records, .. } = self.config;
+        DriveConfig { accept_lost_sectors, ..meta_config(percent, flush_records) }
     }
 
     /// The blocks of each channel as the chunk report has them, none of them in use.
@@ -294,15 +300,17 @@ fn check(config: &SftlConfig) -> Result<(), CreateError> {
 }
 
 /// A small block SSD whose flushes program: no capacitors.
-fn meta_config(over_provisioning_percent: u32) -> DriveConfig {
-    PftlConfig { over_provisioning_percent, capacitors: false, ..PftlConfig::default() }.into()
+fn meta_config(over_provisioning_percent: u32, flush_records: bool) -> DriveConfig {
+    let capacitors = false;
+    let others = PftlConfig::default();
+    PftlConfig { over_provisioning_percent, capacitors, flush_records, ..others }.into()
 }
 
 /// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs, and three
 /// lines more.
 fn meta_region(device: &dyn Device, config: &SftlConfig) -> Result<(u32, u32), CreateError> {
     let (geo, traits) = (device.geometry(), device.traits());
-    let need = Need::of(device, meta_config(50))?;
+    let need = Need::of(device, meta_config(50, config.flush_records))?;
     let chunk = geo.sectors_per_chunk();
     // A barrier that pads more than two thirds of a chunk leaves no room to be made anything of.
     if need.per_line * 3 > need.line * 2 {

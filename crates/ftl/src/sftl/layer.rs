@@ -65,6 +65,7 @@ impl Kind for SftlKind {
         if let Some(percent) = asked.small("over_provisioning_percent", 0, 50) {
             c.over_provisioning_percent = percent;
         }
+        c.flush_records = asked.flag("flush_records").unwrap_or(c.flush_records);
         c.to_settings()
     }
 
@@ -72,9 +73,15 @@ impl Kind for SftlKind {
         SftlConfig::default().to_settings()
     }
 
-    /// Nothing of it outlives its process that is not on the medium.
+    /// A die of an image can fail, so flushes leave records.
     fn on_image(&self, settings: Settings) -> Settings {
-        settings
+        SftlConfig { flush_records: true, ..config_of(&settings) }.to_settings()
+    }
+
+    fn on_small_image(&self, settings: &Settings) -> Option<Settings> {
+        let config = config_of(settings);
+        let fewer = |config| SftlConfig { flush_records: false, ..config }.to_settings();
+        config.flush_records.then(|| fewer(config))
     }
 
     fn check(&self, settings: &Settings) -> Result<(), String> {

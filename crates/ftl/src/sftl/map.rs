@@ -80,6 +80,8 @@ pub(super) struct Segment {
     pub(super) readers: u32,
     pub(super) window: Window,
     pub(super) padded: Vec<Range<u32>>,
+    /// Sectors from here on may have been torn by the power cut before this mount.
+    pub(super) torn_from: Option<u32>,
 }
 
 impl Segment {
@@ -95,6 +97,7 @@ impl Segment {
             readers: 0,
             window: Window::default(),
             padded: Vec::new(),
+            torn_from: None,
         }
     }
 

@@ -218,6 +218,14 @@ impl Sftl {
         self.map.lock().segment(channel, segment).map_or(0, |s| s.pointer())
     }
 
+    /// Number of sectors from the segment's first on that no power cut can have torn: each of them
+    /// that can't be read was once written.
+    pub fn surely_written(&self, channel: u32, segment: u32) -> u32 {
+        let map = self.map.lock();
+        map.segment(channel, segment)
+            .map_or(0, |s| s.torn_from.unwrap_or(u32::MAX).min(s.pointer()))
+    }
+
     /// The PU of its channel that the segment's block lies on, if it has one.
     pub fn pu(&self, channel: u32, segment: u32) -> Option<u32> {
         let map = self.map.lock();

@@ -107,6 +107,8 @@ struct Seen {
     padded: Vec<Range<u32>>,
     /// Behind its last sector that is not padding.
     data_end: u32,
+    /// Behind the last sector of which a record was read that is not padding.
+    read_end: u32,
     foreign: Option<(u32, u64)>,
     host_failed: Option<u32>,
     scanned: u64,
@@ -121,6 +123,7 @@ impl Seen {
             owner: None,
             padded: Vec::new(),
             data_end: 0,
+            read_end: 0,
             foreign: None,
             host_failed: None,
             scanned: 0,
@@ -240,7 +243,7 @@ impl Sftl {
             let mut still = Vec::new();
             for at in left {
                 let seen = &mut found[at];
-                (seen.data_end, seen.padded) = (0, Vec::new());
+                (seen.data_end, seen.read_end, seen.padded) = (0, 0, Vec::new());
                 self.look_at(cx, seen, all).await;
                 if seen.is_unreadable() {
                     still.push(at);
@@ -291,7 +294,7 @@ impl Sftl {
                 _ => seen.padded.push(sector..sector + 1),
             },
             Some((lba, generation)) => {
-                seen.data_end = sector + 1;
+                (seen.data_end, seen.read_end) = (sector + 1, sector + 1);
                 let full = u64::from(self.info.segment_sectors);
                 let (number, at) = (lba / full, lba % full);
                 let channel = self.device.geometry().channel_of(seen.pu);
@@ -365,7 +368,10 @@ async fn look(me: Arc<Sftl>, cx: Cx, pu: u32) -> Vec<Seen> {
         let end = me.readable(&seen.info);
         match (behind, seen.padded.last_mut()) {
             // There is no padding on such a medium.
-            (0, _) => (seen.data_end, seen.padded) = (seen.info.write_pointer, Vec::new()),
+            (0, _) => {
+                let end = seen.info.write_pointer;
+                (seen.data_end, seen.read_end, seen.padded) = (end, end, Vec::new());
+            }
             (_, Some(last)) if last.end == end => last.end = seen.info.write_pointer,
             (_, _) if end < seen.info.write_pointer => {
                 seen.padded.push(end..seen.info.write_pointer)
@@ -531,6 +537,8 @@ fn kept_or_found_again(noted: BlockResult) -> BlockResult {
 /// The map that follows.
 fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
     let geo = *me.device.geometry();
+    // A program that the power cut tore is the last one, and takes along what it was paired with.
+    let torn = me.info.page_sectors.max(me.info.pair_sectors);
     let mut map = me.map.lock();
     for c in &mut map.channels {
         for b in &mut c.blocks {
@@ -571,6 +579,7 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
         held.generation = generation;
         held.failed = me.ledger.marked(s.pu, s.chunk) == Mark::Failed;
         held.padded = s.padded;
+        held.torn_from = Some(s.read_end.saturating_sub(torn));
     }
 }
 

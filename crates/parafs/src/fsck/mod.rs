@@ -55,6 +55,8 @@ pub struct Report {
 const SAID: usize = 1000;
 /// A kind of [`Report::lost`].
 const PAGES_OF_DIRECTORIES: &str = "pages of directories";
+/// A kind of [`Report::lost`].
+const PAGES_BEHIND: &str = "pages behind the last checkpoint, where fsyncs may be";
 
 /// What a repair does about a problem.
 pub(crate) mod cure {
@@ -71,6 +73,8 @@ pub(crate) mod cure {
         "give up pages of files, with --accept-lost only: reading them becomes an error";
     pub(crate) const LOST_NAMES: &str =
         "give up pages of directories, with --accept-lost only: their files go to /lost+found";
+    pub(crate) const FSYNCS: &str =
+        "give up fsyncs that can't be read, with --accept-lost only: their files may be older then";
     pub(crate) const DOUBT: &str = "give up what flash blocks hold that can't be read";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
@@ -132,6 +136,10 @@ pub(crate) struct Model<'a> {
     pub(crate) nat_wrong: BTreeSet<Nid>,
     /// Entries that lead to no such node.
     led_nowhere: BTreeSet<Nid>,
+    /// Of each file the nodes that the table has and that are nowhere.
+    lost_nodes: BTreeMap<Nid, BTreeSet<Nid>>,
+    /// Indirect nodes (file, number in its tree) that are lost.
+    lost_above: BTreeSet<(Nid, u32)>,
     /// Of each segment whose its pages are, by its summary.
     summaries: Vec<Option<Vec<Owner>>>,
     pub(crate) nodes: BTreeMap<Nid, Found>,
@@ -201,6 +209,10 @@ pub async fn check_pages(cx: &Cx, medium: &Medium) -> Result<(Report, Layout, Ve
     Ok((model.report, model.layout, used))
 }
 
+fn is_file(mode: u16) -> bool {
+    mode & 0o170_000 == 0o100_000
+}
+
 fn is_dir(mode: u16) -> bool {
     mode & 0o170_000 == 0o040_000
 }
@@ -238,6 +250,8 @@ impl<'a> Model<'a> {
             nat: vec![NatEntry::default(); layout.nids as usize],
             nat_wrong: BTreeSet::new(),
             led_nowhere: BTreeSet::new(),
+            lost_nodes: BTreeMap::new(),
+            lost_above: BTreeSet::new(),
             summaries: vec![None; segments],
             nodes: BTreeMap::new(),
             files: BTreeMap::new(),

@@ -5,7 +5,7 @@
 //! takes a page of a file for a node: the summary of its segment, or the head that filled it, says
 //! which it is.
 
-use super::{Found, Model, cure};
+use super::{Found, Model, PAGES_BEHIND, cure};
 use crate::error::FsError;
 use crate::format::{
     Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner,
@@ -175,6 +175,7 @@ impl Model<'_> {
             self.wrong(cure::NAT, why);
             self.set_nat(nid, NatEntry::default());
             self.led_nowhere.insert(nid);
+            self.lost_nodes.entry(entry.ino).or_default().insert(nid);
         }
     }
 
@@ -261,6 +262,9 @@ impl Model<'_> {
                 self.wrong(cure::NAT, format!("{of} lies at page {}, and is not listed", addr.0));
             }
             self.set_nat(nid, NatEntry { ino: footer.ino, addr });
+            if let Some(lost) = self.lost_nodes.get_mut(&footer.ino) {
+                lost.remove(&nid);
+            }
             self.place(nid, addr, &footer, bytes, doubtful);
         }
         if self.pack.version == u64::MAX {
@@ -380,6 +384,11 @@ impl Model<'_> {
                 }
                 Err(_) if unwritten => goes_on = false,
                 Err(e) => {
+                    let counts = goes_on && !self.pack.clean;
+                    let unread = u64::from(counts && matches!(e, FsError::Io(_)));
+                    if !mutant!("parafs.window-given-up-unasked") {
+                        self.would_lose("sectors of the update window", unread);
+                    }
                     // Behind its end there is nothing to lose.
                     match goes_on || mutant!("parafs.window-ends-nowhere") {
                         true => self.window_lost.push(number),
@@ -402,14 +411,18 @@ impl Model<'_> {
         }
     }
 
-    /// Nodes of a later checkpoint than the one that counts, where a mount looks for nodes of fsyncs: its
-    /// heads go on there, and in what they were `given` since.
+    /// Looks where a mount looks for nodes of fsyncs, in what heads had and were `given` since: for
+    /// nodes of a later checkpoint than the one that counts, and for pages that can't be read.
     async fn find_lost(&mut self, given: &[(u32, u8)]) {
         let given = if mutant!("parafs.lost-in-heads-only") { &[] } else { given };
         let all = self.layout.shape.segments();
+        let mut unread = 0;
         for (segment, from) in recover::with_nodes(&self.pack.heads, given, all) {
+            let written = self.medium.pages_surely_written(&self.layout, segment);
             for page in from..self.layout.shape.segment_pages {
                 let read = self.read_page(self.layout.addr(segment, page)).await;
+                let is_lost = read.is_err() && page < written;
+                unread += u64::from(is_lost && !self.pack.clean);
                 let footer = read.ok().and_then(|bytes| self.footer(&bytes).ok());
                 let later = footer.filter(|footer| footer.version > self.pack.version);
                 if let Some(footer) = later {
@@ -418,6 +431,11 @@ impl Model<'_> {
                     return self.wrong(cure::PACK, format!("{said}, with what was done since"));
                 }
             }
+        }
+        if unread > 0 && !mutant!("parafs.unread-fsyncs-given-up") {
+            let said = "behind the last checkpoint can't be read: fsyncs may be there";
+            self.wrong(cure::FSYNCS, format!("{unread} pages {said}"));
+            self.would_lose(PAGES_BEHIND, unread);
         }
     }
 

@@ -1,15 +1,19 @@
 //! Inodes, the trees of files' nodes, and the pages that they name.
 //!
 //! Owns: what fields of an inode can be, which node names which. Promises: each node is named once,
-//! by the node that should; a page is one file's; what is lost of a tree is a hole, and the rest stays.
+//! by the node that should; a page is one file's; a page of a regular file that a lost node may have
+//! named is [`Addr::LOST`]; what else is lost of a tree is a hole, and the rest stays.
 //! Never: reads the medium.
 
-use super::{Found, Model, cure, is_dir};
+use super::{Found, Model, cure, is_dir, is_file};
 use crate::format::{
     Addr, Inode, LEVELS_MAX, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots, XATTRS,
 };
+use flashlane_base::mutant;
 use std::collections::BTreeSet;
 
+/// Nodes are made for lost ones whose places nobody knows if there are at most so many such places.
+const LOST_NODES_MAX: usize = 64;
 /// Types of files, as the upper four bits of a mode have them.
 const TYPES: [u16; 7] = [0o10, 0o04, 0o12, 0o01, 0o02, 0o06, 0o14];
 
@@ -195,6 +199,7 @@ impl Model<'_> {
                 }
             }
         }
+        self.miss_below(&mut named);
         self.look_at_xattrs();
     }
 
@@ -228,7 +233,8 @@ impl Model<'_> {
             return;
         }
         if !self.child(ino, nid, ofs, named) {
-            return NodePage::set_child(self.mend(above), is_inode, slot, NO_NODE);
+            let instead = self.instead_of(ino, nid, ofs, named).unwrap_or(NO_NODE);
+            return NodePage::set_child(self.mend(above), is_inode, slot, instead);
         }
         if !matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _))) {
             return;
@@ -239,6 +245,86 @@ impl Model<'_> {
         for slot in 0..n {
             self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named);
         }
+    }
+
+    /// A node for one of a regular file that is lost: each page that it may have named, up to the end
+    /// of the file, is [`Addr::LOST`]. Nothing for an indirect node: [`Model::miss_below`] has
+    /// those; and nothing where the node that belongs there was found elsewhere.
+    fn instead_of(
+        &mut self,
+        ino: Nid,
+        nid: Nid,
+        ofs: u32,
+        named: &mut BTreeSet<Nid>,
+    ) -> Option<Nid> {
+        if let Some(lost) = self.lost_nodes.get_mut(&ino) {
+            lost.remove(&nid);
+        }
+        if !matches!(self.tree.kind(ofs), Some((NodeKind::Direct, _))) {
+            self.lost_above.insert((ino, ofs));
+            return None;
+        }
+        match self.files.contains_key(&(ino, ofs)) {
+            true => None,
+            false => self.lost_node(ino, ofs, named),
+        }
+    }
+
+    fn lost_node(&mut self, ino: Nid, ofs: u32, named: &mut BTreeSet<Nid>) -> Option<Nid> {
+        let inode = self.inode(ino).filter(|inode| is_file(inode.mode) && !inode.inline)?;
+        let Some((NodeKind::Direct, first)) = self.tree.kind(ofs) else { return None };
+        let pages = inode.size.div_ceil(self.page_bytes()).saturating_sub(first);
+        let pages = pages.min(self.tree.slots) as u32;
+        if pages == 0 || mutant!("parafs.lost-node-is-hole") {
+            return None;
+        }
+        let nid = self.new_node(ino, ofs)?;
+        let bytes = self.mend(nid);
+        (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
+        named.insert(nid);
+        Some(nid)
+    }
+
+    /// Below indirect nodes that are lost: direct nodes that nobody has found may have been there, if
+    /// more nodes of the file are lost than those that others name.
+    fn miss_below(&mut self, named: &mut BTreeSet<Nid>) {
+        let tables_lost = !self.nat_lost.is_empty() && !self.nodes_unread.is_empty();
+        for (ino, above) in std::mem::take(&mut self.lost_above) {
+            let lost = self.lost_nodes.get(&ino).is_some_and(|lost| !lost.is_empty());
+            let Some(inode) = self.inode(ino).filter(|_| lost || tables_lost) else { continue };
+            let pages = inode.size.div_ceil(self.page_bytes());
+            let absent = self.absent_below(ino, above, pages);
+            let attached = |m: &mut Model<'_>, ofs, named: &mut BTreeSet<Nid>| {
+                let made = m.lost_node(ino, ofs, named)?;
+                named.remove(&made);
+                m.attach(ino, ofs, made, named).then_some(made)
+            };
+            let few = absent.len() <= LOST_NODES_MAX;
+            if !few || !absent.iter().all(|(_, ofs)| attached(self, *ofs, named).is_some()) {
+                let (who, from) = (self.who(ino), absent[0].0);
+                let said = "may be lost: those that can't be found read as zeros";
+                self.wrong(cure::NODE_LOST, format!("pages of {who} from {from} on {said}"));
+            }
+        }
+    }
+
+    /// Direct nodes that a file of so many pages may have below an indirect one, and that are not
+    /// there: the first page that each names, and its number in the tree. One more than
+    /// [`LOST_NODES_MAX`] at most.
+    fn absent_below(&self, ino: Nid, above: u32, pages: u64) -> Vec<(u64, u32)> {
+        let mut found = Vec::new();
+        let mut at = self.tree.inode_addrs;
+        while at < pages && found.len() <= LOST_NODES_MAX {
+            let Some(position) = self.tree.position(at) else { break };
+            if position.steps.iter().any(|step| step.ofs == above)
+                && let Some(last) = position.steps.last()
+                && !self.files.contains_key(&(ino, last.ofs))
+            {
+                found.push((at, last.ofs));
+            }
+            at += self.tree.slots;
+        }
+        found
     }
 
     /// Where node `ofs` of a tree hangs: words on the way from the inode, each with the number of the

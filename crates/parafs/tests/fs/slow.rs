@@ -102,6 +102,9 @@ impl BlockDev for Slow {
     fn info(&self) -> &BlockInfo {
         self.ram.info()
     }
+    fn tears_to_errors(&self) -> bool {
+        true
+    }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         if io.op == BlockOp::Read && std::mem::take(&mut *self.next.lock()) {
             return Started::later(async move {

@@ -303,6 +303,63 @@ fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     assert_eq!((found.read_only, lost), (None, 0));
 }
 
+/// A file system that was cut while six files more were durable by fsync alone, and the pages of two
+/// sectors that this wrote: PU, chunk, first sector, and how many pages of that chunk follow it.
+fn cut() -> (Flash, Vec<(u32, u32, u32, u32)>) {
+    let flash = unmounted();
+    let before = flash.pointers();
+    flash.life(|cx, ssd| async move {
+        let medium = medium(&cx, ssd).await.expect("it is mounted");
+        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        fill(&cx, &fs, FILES..FILES + 6, true).await;
+    });
+    let mut pages = Vec::new();
+    for ((pu, chunk), end) in flash.pointers() {
+        let from = before.get(&(pu, chunk)).copied().unwrap_or(0);
+        pages.extend((from..end).step_by(2).map(|s| (pu, chunk, s, (end - s) / 2 - 1)));
+    }
+    (flash, pages)
+}
+
+/// After a cut a page of the log can't be read, and later ones of its flash block can. So it was
+/// written, and an fsync may be there: a mount and a repair change nothing unasked. The last page of
+/// a block may have been torn.
+#[test]
+fn an_fsync_that_can_not_be_read_is_not_given_up_unasked() {
+    let (mut stopped, mut torn) = (0, 0);
+    for (pu, chunk, sector, follow) in cut().1 {
+        if follow > 2 {
+            continue;
+        }
+        let (flash, _) = cut();
+        let at = format!("pu = {pu}\nchunk = {chunk}\nsector = {sector}");
+        flash.fail(&format!("kind = \"read_uncorrectable\"\n{at}\ntimes = {ALWAYS}\n"));
+        let report = checked(&flash);
+        let unasked = repaired(&flash, Unread::Refuse);
+        if follow == 0 || report.lost.is_empty() {
+            torn += u32::from(follow == 0);
+            assert!(report.lost.is_empty() && unasked.is_ok(), "{report:?} {unasked:?}");
+            continue;
+        }
+        stopped += 1;
+        assert!(matches!(unasked, Err(FsError::Unread(_))), "{unasked:?}");
+        let (found, _) = mounted(&flash, FILES).expect("it is mounted");
+        assert!(found.read_only.is_some() && found.unread == 1, "{found:?}");
+        // The fault may pass.
+        if stopped % 2 == 0 {
+            flash.0.forgive();
+            let (found, lost) = mounted(&flash, FILES + 6).expect("it is mounted");
+            assert_eq!((found.read_only, found.unread, lost), (None, 0, 0));
+            continue;
+        }
+        let done = repaired(&flash, Unread::GiveUp).expect("it is mended");
+        assert!(done.recovered.batches > 3 && done.after.found == 0, "{done:?}");
+        let (found, lost) = mounted(&flash, FILES).expect("it is mounted");
+        assert_eq!((found.read_only, lost), (None, 0));
+    }
+    assert!(stopped > 3 && torn > 1, "{stopped} and {torn}");
+}
+
 fn repaired(flash: &Flash, unread: Unread) -> Result<Repaired, FsError> {
     flash.life(move |cx, ssd| async move {
         let medium = medium(&cx, ssd).await.expect("it is mounted");

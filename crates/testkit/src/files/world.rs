@@ -194,11 +194,6 @@ impl Store {
         panic!("seed {seed} has no block SSD with a file system: {why}");
     }
 
-    fn config() -> SftlConfig {
-        // So few segments have as large areas as many.
-        SftlConfig { meta_percent: 25, ..SftlConfig::default() }
-    }
-
     /// Memory of so many MiB for segments of the usual size, and more for larger ones.
     pub(crate) fn in_memory(policy: Policy, mib: u64, seed: u64) -> Store {
         Store::Ram(ram(mib * u64::from(in_memory(policy) / SEGMENT_PAGES), seed))
@@ -229,7 +224,7 @@ impl Store {
         match self {
             Store::Ram(ram) => Medium::Linear(ram.clone()),
             Store::Flash(flash) => {
-                let sftl = Sftl::create(cx, flash.ssd.clone(), Store::config()).await;
+                let sftl = Sftl::create(cx, flash.ssd.clone(), flash.config()).await;
                 Medium::from(sftl.expect("it is large enough"))
             }
             Store::Block(blocks) => blocks.quiet(cx).await.expect("it is large enough").medium,
@@ -241,7 +236,7 @@ impl Store {
         match self {
             Store::Ram(ram) => Medium::Linear(ram.clone()),
             Store::Flash(flash) => {
-                let sftl = Sftl::mount(cx, flash.ssd.clone(), Store::config()).await;
+                let sftl = Sftl::mount(cx, flash.ssd.clone(), flash.config()).await;
                 Medium::from(sftl.expect("it is mounted"))
             }
             Store::Block(blocks) => blocks.quiet(cx).await.expect("it is mounted").medium,
@@ -264,9 +259,9 @@ impl Store {
                 let stop = Some((up.stop, up.check_stopped));
                 Ok(Booted { medium: noted(up.dev), stop })
             }
-            Store::Flash(OnFlash { ssd, faulty, .. }) => {
+            Store::Flash(flash @ OnFlash { ssd, faulty, .. }) => {
                 let device = stacks::watched(ssd.clone(), ssd, *faulty, boot);
-                let sftl = Sftl::mount(&boot.cx, device, Store::config()).await;
+                let sftl = Sftl::mount(&boot.cx, device, flash.config()).await;
                 let sftl = sftl.map_err(|e| {
                     let why = format!("S-FTL is not mounted: {e}");
                     // Where sectors are lost for good it says so.
@@ -427,12 +422,19 @@ impl OnFlash {
         }
     }
 
+    /// Most devices have flush records, as drives on an image have.
+    fn config(&self) -> SftlConfig {
+        let flush_records = self.options.seed % 4 > 0;
+        // So few segments have as large areas as many.
+        SftlConfig { meta_percent: 25, flush_records, ..SftlConfig::default() }
+    }
+
     /// Puts S-FTL and a file system on it, for the first time.
     fn settle(&self) -> Result<(), String> {
         let clock = Virtual::new(1, self.options.seed, CostTable::zero());
-        let (cx, ssd) = (clock.cx(), self.ssd.clone());
+        let (cx, ssd, config) = (clock.cx(), self.ssd.clone(), self.config());
         let made = clock.run(async move {
-            let sftl = Sftl::create(&cx, ssd, Store::config()).await.map_err(|e| e.to_string())?;
+            let sftl = Sftl::create(&cx, ssd, config).await.map_err(|e| e.to_string())?;
             let made = make_on(&cx, Medium::from(sftl), 0).await;
             made.map_err(|e| e.to_string())
         });
