@@ -218,13 +218,18 @@ impl Need {
     pub(crate) fn of(device: &dyn Device, config: DriveConfig) -> Result<Need, CreateError> {
         // Any number that will do: what is looked at does not depend on it.
         let geo = Geometry { chunks_per_pu: 64, ..*device.geometry() };
-        let Frame { plan, sizes, .. } = Frame::on(&geo, device.traits(), config)?;
+        let Frame { plan, sizes, config, .. } = Frame::on(&geo, device.traits(), config)?;
         let (layout, main) = (&plan.layout, plan.layout.main());
         let line = main.stripe_sectors() as u64;
+        // Records are in the spare and in the reserve. All but one part of them grows with the lines.
+        let recorded = config.recorded(1);
+        let stamps = 2 * sync::spare_for_stamps(layout, line as u32) * u64::from(recorded);
         Ok(Need {
             line,
-            fixed: SPARE_LINES_MIN * line + sync::reserve(layout, &sizes, 0) as u64,
-            per_line: sync::spare_for_padding(layout) / u64::from(main.stripes()),
+            fixed: SPARE_LINES_MIN * line
+                + sync::reserve(layout, &sizes, recorded) as u64
+                + sync::spare_for_stamps(layout, recorded),
+            per_line: sync::spare_for_padding(layout) / u64::from(main.stripes()) + stamps,
         })
     }
 

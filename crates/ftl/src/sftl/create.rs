@@ -49,7 +49,9 @@ pub struct SftlConfig {
     pub meta_over_provisioning_percent: Option<u32>,
     /// Segments of each channel, as they came out.
     pub segments: Option<u32>,
-    /// Mount although sectors of the page-mapped region can't be read that were good once.
+    /// Mount although sectors of the page-mapped region can't be read that were good once. Chunks of
+    /// segments that can't be read stay as they are; the first change through logical sectors
+    /// ([`super::Face`]) gives them up.
     pub accept_lost_sectors: bool,
 }
 
@@ -265,7 +267,7 @@ impl Sftl {
     ) -> Sftl {
         let Division { config, meta: watched, data, info, shape, first_chunk, .. } = division;
         // What one mount was told to live with is no setting.
-        let settings = SftlConfig { accept_lost_sectors: false, ..config }.to_settings();
+        let settings = SftlConfig { accept_lost_sectors: false, ..config.clone() }.to_settings();
         Sftl {
             device: data,
             linked: OnceLock::new(),
@@ -278,6 +280,7 @@ impl Sftl {
             ledger,
             map: Mutex::new(map),
             in_doubt: AtomicBool::new(false),
+            accepts_lost: config.accept_lost_sectors,
             changed: Notify::new(),
             settings,
             recovery: OnceLock::new(),

@@ -7,9 +7,9 @@
 //! that can't be read.
 //!
 //! No file system says which segments must hold data. So chunks that can't be read after a mount
-//! are erased by the first change if a power cut can have left them so. If not nothing can be
-//! changed, and reads of segments without a block are errors, until a mount with `--accept-lost`
-//! gives them up.
+//! are erased by the first change if a power cut can have left them so. If not, reads of segments
+//! without a block are errors, and nothing can be changed; after a mount with `--accept-lost` the
+//! first change gives the chunks up.
 //!
 //! First the page-mapped region, then the segments in a row, side by side over the channels: segment 0 of
 //! each channel, then segment 1 of each. So who writes from the first sector to the last takes all
@@ -32,7 +32,7 @@ const FAILED: &str = "a program failed: its segment takes no more until it is di
 const GONE: &str = "its segment has no good block left";
 const OPEN: &str = "the device allows no more open segments: fill one";
 const DOUBT: &str = "chunks that were written can't be read: mount it again when they can, or with \
-                     --accept-lost, which gives up what they hold";
+                     --accept-lost: then the first change gives up what they hold";
 const HOST: &str = "the host could not keep what was written: its disk is full or failing";
 
 /// What lies where.
@@ -360,12 +360,17 @@ impl Face {
         }
     }
 
-    /// Erases chunks that can't be read if a power cut alone can have left them so.
+    /// Erases chunks that can't be read if a power cut alone can have left them so, or if the mount
+    /// accepts their loss.
     async fn end_doubt(&self, cx: &Cx) -> BlockResult {
-        if self.sftl.is_in_doubt() && !self.sftl.may_be_torn() {
+        let how = match self.sftl.accepts_lost {
+            true => Settle::GiveUp,
+            false => Settle::NothingIsMissing,
+        };
+        if self.sftl.is_in_doubt() && !self.sftl.may_be_torn() && how != Settle::GiveUp {
             return Err(BlockError::ReadOnly(DOUBT));
         }
-        let settled = self.sftl.settle(cx, Settle::NothingIsMissing).await;
+        let settled = self.sftl.settle(cx, how).await;
         settled.map(drop).map_err(|e| self.outside(BlockOp::Write, 0, 0, e))
     }
 

@@ -206,6 +206,8 @@ pub struct Sftl {
     changed: Notify,
     settings: crate::layer::Settings,
     recovery: OnceLock<Recovery>,
+    /// This mount may give up what can't be read, if the user of its logical sectors writes.
+    accepts_lost: bool,
 }
 
 impl Sftl {

@@ -15,7 +15,8 @@
 //! 4. Per segment the highest generation counts. Losers are erased.
 //! 5. A chunk that was written and of which no record can be read stays as it is, and no segment gets
 //!    it: its erase or its first program may have been torn, or it may hold a segment that can't be
-//!    read at the moment. Whoever knows which segments must hold data decides ([`Sftl::settle`]).
+//!    read at the moment. The user of the segments decides ([`Sftl::settle`]): a file system knows
+//!    which segments must hold data.
 //! 6. What is bad: offline chunks, the ledger's, and chunks that the device closed early.
 //!
 //! A block without a segment is free; a segment without a block is empty, and may have any.
@@ -24,8 +25,8 @@ use super::create::{CreateError, Division, SftlConfig};
 use super::ledger::{Found, Ledger, Mark};
 use super::map::{BlockState, Map, Phase};
 use super::trim::Erased;
-use super::unreadable::{Cause as Doubt, Settle, Unreadable, dead_pus};
-use super::{Sftl, SftlError, TRIES};
+use super::unreadable::{Cause as Doubt, Unreadable, dead_pus};
+use super::{Sftl, TRIES};
 use crate::block::{BlockError, BlockResult};
 use crate::kit::{self, DriveFtl};
 use crate::log::format::{LBA_PADDING, Oob};
@@ -70,9 +71,6 @@ pub enum MountError {
         "the host could not give sector {sector} of chunk {chunk} on PU {pu}: mount it again when it can"
     )]
     Host { pu: u32, chunk: u32, sector: u32 },
-    /// What can't be read was to be given up.
-    #[error("chunks that can't be read could not be given up: {0}")]
-    GiveUp(SftlError),
     #[error("segment {segment} of channel {channel} lies in two blocks of one generation")]
     Twice { channel: u32, segment: u32 },
 }
@@ -173,13 +171,7 @@ impl Sftl {
         }
         let mut recovery = Recovery { meta: meta.recovery(), ..Recovery::default() };
         recovery.steps.push(("page-mapped region", cx.now() - began));
-        let mut found = bring_up(cx, division, meta.clone(), recovery).await;
-        if let Ok(me) = &found
-            && config.accept_lost_sectors
-            && let Err(error) = me.settle(cx, Settle::GiveUp).await
-        {
-            found = Err(MountError::GiveUp(error));
-        }
+        let found = bring_up(cx, division, meta.clone(), recovery).await;
         if found.is_err() {
             meta.quiesce(cx).await;
         }

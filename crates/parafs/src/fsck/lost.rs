@@ -58,11 +58,12 @@ impl Model<'_> {
         segments.iter().for_each(|segment| self.segments_known[*segment as usize] = false);
         if let Some(doubts) = doubts {
             self.gives_up = self.has_lost_with_blocks();
-            match self.gives_up && segments.is_empty() && self.led_nowhere.is_empty() {
+            let behind = !self.pack.clean && self.medium.has_lost_blocks();
+            match behind && !mutant!("parafs.lost-fsyncs-unsaid") {
                 true => {
                     let said = "fsyncs behind the last checkpoint may be lost";
                     self.unread.set(self.unread.get() + 1);
-                    self.wrong(cure::DOUBT, format!("{said}: {doubts}"));
+                    self.wrong(cure::FSYNCS, format!("{said}: {doubts}"));
                 }
                 false => self.note(format!("nobody knows what these flash blocks hold: {doubts}")),
             }

@@ -75,7 +75,6 @@ pub(crate) mod cure {
         "give up pages of directories, with --accept-lost only: their files go to /lost+found";
     pub(crate) const FSYNCS: &str =
         "give up fsyncs that can't be read, with --accept-lost only: their files may be older then";
-    pub(crate) const DOUBT: &str = "give up what flash blocks hold that can't be read";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";

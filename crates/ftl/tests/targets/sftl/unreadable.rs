@@ -122,6 +122,10 @@ fn what_may_be_lost_is_an_error_until_it_is_given_up() {
         }
         drive.config.accept_lost_sectors = true;
         drive.mounted(|cx, ftl| async move {
+            assert!(ftl.is_in_doubt(), "a mount alone gives nothing up");
+            let face = ftl.face();
+            let first = Lba::new(face.layout().segment_at(0, 7));
+            face.start(&cx, Io::write(first, 2, true, &[1; 16])).await.expect("it is accepted");
             assert!(!ftl.is_in_doubt());
             assert_eq!(
                 (ftl.state(0, 0), ftl.state(0, 1)),
