@@ -322,6 +322,32 @@ fn a_run_accepts_what_is_lost() {
     assert_eq!(mount["lost"]["sectors"], lost.len());
 }
 
+/// A create that is refused for want of room has erased and programmed nothing, with -f and without.
+#[test]
+fn a_refused_create_leaves_the_drive_as_it_was() {
+    let h = here();
+    h.run("drive create a.img --preset tiny --set geometry.chunks_per_pu=40").good();
+    let refused = |args: &str, says: &[&str]| {
+        let before = bytes(&h);
+        h.run(&format!("lnvm create a.img {args}")).refused(2, says);
+        assert!(bytes(&h) == before, "the image has changed: {args}");
+    };
+    let too_small = ["so small a device", "geometry.chunks_per_pu=128"];
+    for kind in ["slc-tlc", "pftl"] {
+        refused(&format!("-n s -t {kind}"), &too_small);
+        refused(&format!("-n s -t {kind} -f"), &["more chunks per PU"]);
+    }
+    // What an earlier target has left is still there after a refused -f.
+    h.run("lnvm create a.img -n db -t pblk").good();
+    h.file("w.fio", WRITE);
+    h.run("run w.fio --drive a.img").good();
+    h.run("lnvm remove a.img -n db").good();
+    refused("-n s -t pftl -f", &["more chunks per PU"]);
+    refused("-n db -t pblk -o 60", &["over-provisioning of its default"]);
+    let again = h.run("lnvm create a.img -n db -t pblk --json -").good();
+    assert_eq!(again.json()["recovery"]["clean"], true);
+}
+
 /// A drive too small for a block SSD is that, and not one whose chunks have failed.
 #[test]
 fn a_drive_without_spare_for_a_block_ssd_is_too_small() {
