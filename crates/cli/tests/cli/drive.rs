@@ -76,6 +76,23 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
     h.run("drive check header.img").good();
 }
 
+/// No option makes a drive take the place of a pipe or a link, so none is recommended.
+#[test]
+fn what_no_drive_replaces_is_refused_without_advice_to_force() {
+    let h = here();
+    rustix::fs::mkfifoat(rustix::fs::CWD, h.path("pipe"), 0o600.into()).expect("a pipe");
+    std::os::unix::fs::symlink("nothing", h.path("link")).expect("a link");
+    std::fs::create_dir(h.path("folder")).expect("a folder");
+    for (name, kind) in [("pipe", "a pipe"), ("link", "a symbolic link"), ("folder", "a folder")] {
+        for force in ["", "--force"] {
+            let done = h.run(&format!("drive create {name} --preset tiny {force}"));
+            done.refused(2, &[&format!("{name}: "), kind, "name a regular file"]);
+            assert!(!done.err.contains("--force"), "{done:?}");
+        }
+    }
+    assert_eq!(h.files(), ["folder", "link", "pipe"]);
+}
+
 /// A drive with a target that was written to.
 fn written(chunks: &str) -> Here {
     let h = here();
