@@ -93,6 +93,32 @@ fn what_no_drive_replaces_is_refused_without_advice_to_force() {
     assert_eq!(h.files(), ["folder", "link", "pipe"]);
 }
 
+/// Of several `--set` the message names the one that is wrong, as it was typed.
+#[test]
+fn the_set_that_is_wrong_is_named() {
+    let h = here();
+    for (wrong, why) in [
+        ("geometry.chanels=4", "`geometry.chanels`: unknown field"),
+        ("geometry.ws_min=3", "ws_min 3 must divide"),
+        ("geometry.sectors_per_page=3", "whole pages (3 sectors)"),
+        ("geometry=5", "expected struct Geometry"),
+        ("cells.slc.wsmin=3", "`cells.slc.wsmin`: unknown field"),
+        ("link.to_device=1GB", "missing field `to_host`"),
+        ("timing.erase=x", "`x` is not a number with a unit"),
+    ] {
+        let sets = ["--set", "geometry.chunks_per_pu=40", "--set", wrong];
+        let of = |sets: &[&str]| {
+            let done = h.run(&[&["drive", "create", "a.img", "--preset", "tiny"], sets].concat());
+            done.refused(2, &[&format!("flashlane: --set {wrong}: [device]"), why]);
+        };
+        of(&sets);
+        if wrong != "geometry=5" {
+            of(&[&sets[2..], &sets[..2]].concat());
+        }
+    }
+    h.run("drive create a.img --preset tinny").refused(2, &["flashlane: --preset tinny: "]);
+}
+
 /// A drive with a target that was written to.
 fn written(chunks: &str) -> Here {
     let h = here();
