@@ -92,6 +92,9 @@ fn what_can_t_be_injected_is_said() {
     refused("bit_flip --probability 2", &["probability"]);
     refused("bit_flip --after soon", &["--after is `soon`", "50us"]);
     refused("bit_flip --at pu", &["--at needs one number"]);
+    refused("bit_flip --at ''", &["--at names no place", "pu 3 chunk 17", "leave"]);
+    let erase = ["--at names sector 5", "whole chunk", "leave the sector out"];
+    refused("erase_fail --at 'pu 1 chunk 2 sector 5'", &erase);
     refused("power_cut --at 'pu 1'", &["--at is not for power_cut"]);
     refused("power_cut", &["a.img", "nobody uses the drive"]);
     refused("bit_flip --times 0", &["counted from 1"]);
