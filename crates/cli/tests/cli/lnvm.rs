@@ -21,7 +21,7 @@ fn a_target_is_made_run_on_and_found_again() {
     let list = h.run("lnvm list a.img").good().out;
     says(
         &list,
-        &["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"],
+        &["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "created"],
     );
     let run = |job: &str, more: &[&str]| {
         let args = [&["run", job, "--drive", "a.img", "--json", "-"], more].concat();
@@ -346,6 +346,23 @@ fn a_refused_create_leaves_the_drive_as_it_was() {
     refused("-n db -t pblk -o 60", &["over-provisioning of its default"]);
     let again = h.run("lnvm create a.img -n db -t pblk --json -").good();
     assert_eq!(again.json()["recovery"]["clean"], true);
+}
+
+/// `list` mounts nothing, so it does not call a target ready. `info` says what is wrong with it.
+#[test]
+fn a_target_that_can_t_be_mounted_is_listed_as_created() {
+    let h = drive();
+    h.run("lnvm create a.img -n db -t pblk").good();
+    for pu in 0..4 {
+        h.run(&["drive", "inject", "a.img", "die_fail", "--at", &format!("pu {pu}")]).good();
+    }
+    h.file("r.fio", READ);
+    h.run("run r.fio --drive a.img").refused(2, &["db"]);
+    let info = h.run("lnvm info a.img").good().out;
+    says(&info, &["  problem  "]);
+    for text in [info, h.run("lnvm list a.img").good().out] {
+        assert!(text.contains("created\n") && !text.contains("ready"), "{text}");
+    }
 }
 
 /// A drive too small for a block SSD is that, and not one whose chunks have failed.
