@@ -69,8 +69,15 @@ impl DriveError {
 pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
     let mut changes = vec![Change::Device(preset.into())];
     changes.extend(sets.iter().map(|s| Change::Set(format!("device.{s}"))));
-    let wrong =
-        |complaints: Vec<Complaint>| DriveError::Device(ExperimentErrors(complaints).to_string());
+    // On this command line the options are shorter than those of an experiment.
+    let as_typed = |c: Complaint| {
+        let place = c.place.replacen("--set device.", "--set ", 1);
+        Complaint { place: place.replacen("--device ", "--preset ", 1), ..c }
+    };
+    let wrong = |complaints: Vec<Complaint>| {
+        let complaints = complaints.into_iter().map(as_typed).collect();
+        DriveError::Device(ExperimentErrors(complaints).to_string())
+    };
     let document =
         Document::of("drive", Default::default()).changed(&changes).map_err(|c| wrong(vec![c]))?;
     let (root, base) = (document.root(), Base::of(Path::new("")));

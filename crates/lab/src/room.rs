@@ -118,7 +118,12 @@ const SECTORS_MAX: u64 = 1 << 23;
 
 /// So large a device can be tried.
 pub(crate) fn can_be_tried(stack: &Description) -> bool {
-    stack.device.spec.geometry().sectors() <= SECTORS_MAX
+    is_small(&stack.device.spec.geometry())
+}
+
+/// What is tried on a device of this geometry takes moments, and some hundred megabytes of memory at most.
+pub(crate) fn is_small(geo: &Geometry) -> bool {
+    geo.sectors() <= SECTORS_MAX
 }
 
 /// Chunks of a PU with which a file system has room: few, and tried.

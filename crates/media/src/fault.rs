@@ -251,6 +251,13 @@ impl Line {
             }
             (pu, chunk, sector) = place(at).map_err(|p| wrong("at", p))?;
         }
+        if let Some(n) = sector.filter(|_| self.kind == FaultKind::EraseFail) {
+            let key = if self.at.is_some() { "at" } else { "sector" };
+            let says = format!(
+                "names sector {n}, and an erase is of a whole chunk: leave the sector out of an erase_fail"
+            );
+            return Err(wrong(key, says));
+        }
         let chance = match &self.probability {
             None => None,
             Some(text) => Some(chance(text).map_err(|p| wrong("probability", p))?),
@@ -278,6 +285,11 @@ type Place = (Option<u32>, Option<u32>, Option<u32>);
 fn place(text: &str) -> Result<Place, String> {
     let mut place = (None, None, None);
     let mut words = text.split_whitespace();
+    if text.trim().is_empty() {
+        let says =
+            "names no place: write `pu 3 chunk 17 sector 32`, or leave `at` out for all places";
+        return Err(says.into());
+    }
     while let Some(name) = words.next() {
         let slot = match name {
             "pu" => &mut place.0,
@@ -442,6 +454,9 @@ mod tests {
             ("[[fault]]\nkind = \"bit_flip\"\npuu = 1", "puu"),
             ("[[fault]]\nkind = \"bit_flip\"\nat = \"plane 1\"", "plane"),
             ("[[fault]]\nkind = \"bit_flip\"\nat = \"pu\"", "number 1"),
+            ("[[fault]]\nkind = \"bit_flip\"\nat = \" \"", "`at` names no place"),
+            ("[[fault]]\nkind = \"erase_fail\"\nat = \"pu 1 sector 5\"", "`at` names sector 5"),
+            ("[[fault]]\nkind = \"erase_fail\"\nsector = 5", "`sector` names sector 5"),
             ("[[fault]]\nkind = \"bit_flip\"\nat = \"pu 1\"\npu = 1", "give one"),
             ("[[fault]]\nkind = \"bit_flip\"\nprobability = \"2\"", "`2`"),
             ("[[fault]]\nkind = \"bit_flip\"\nprobability = \"\"", "probability"),

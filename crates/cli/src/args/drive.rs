@@ -67,7 +67,21 @@ Examples:
 
 A fault in a drive in use counts from now on. All are kept in the image, with what of them has happened, and
 the next who opens the drive meets those that are left. power_cut ends the run that uses the drive as a power
-cut at that moment would, and is no fault that is kept.")]
+cut at that moment would, and is no fault that is kept.
+
+FILE of --plan is a fault plan, in TOML: a [[fault]] for each fault, with the same words as the options.
+power_cut is not for a plan. Only `kind` is needed:
+
+  [[fault]]
+  kind = \"read_uncorrectable\"
+  at = \"pu 3 chunk 17\"       # or pu = 3, chunk = 17, sector = 32; one that is left out matches all
+  times = 2                  # then no more
+
+  [[fault]]
+  kind = \"early_close\"
+  count = 5                  # from the fifth operation on that matches
+  after = \"3ms\"            # of device time from now
+  probability = \"1e-4\"     # of each match; a number in quotes")]
     Inject(DriveInject),
     /// Bring an image to the format of this program
     #[command(after_help = "\

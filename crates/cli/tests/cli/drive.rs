@@ -76,6 +76,49 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
     h.run("drive check header.img").good();
 }
 
+/// No option makes a drive take the place of a pipe or a link, so none is recommended.
+#[test]
+fn what_no_drive_replaces_is_refused_without_advice_to_force() {
+    let h = here();
+    rustix::fs::mkfifoat(rustix::fs::CWD, h.path("pipe"), 0o600.into()).expect("a pipe");
+    std::os::unix::fs::symlink("nothing", h.path("link")).expect("a link");
+    std::fs::create_dir(h.path("folder")).expect("a folder");
+    for (name, kind) in [("pipe", "a pipe"), ("link", "a symbolic link"), ("folder", "a folder")] {
+        for force in ["", "--force"] {
+            let done = h.run(&format!("drive create {name} --preset tiny {force}"));
+            done.refused(2, &[&format!("{name}: "), kind, "name a regular file"]);
+            assert!(!done.err.contains("--force"), "{done:?}");
+        }
+    }
+    assert_eq!(h.files(), ["folder", "link", "pipe"]);
+}
+
+/// Of several `--set` the message names the one that is wrong, as it was typed.
+#[test]
+fn the_set_that_is_wrong_is_named() {
+    let h = here();
+    for (wrong, why) in [
+        ("geometry.chanels=4", "`geometry.chanels`: unknown field"),
+        ("geometry.ws_min=3", "ws_min 3 must divide"),
+        ("geometry.sectors_per_page=3", "whole pages (3 sectors)"),
+        ("geometry=5", "expected struct Geometry"),
+        ("cells.slc.wsmin=3", "`cells.slc.wsmin`: unknown field"),
+        ("link.to_device=1GB", "missing field `to_host`"),
+        ("timing.erase=x", "`x` is not a number with a unit"),
+    ] {
+        let sets = ["--set", "geometry.chunks_per_pu=40", "--set", wrong];
+        let of = |sets: &[&str]| {
+            let done = h.run(&[&["drive", "create", "a.img", "--preset", "tiny"], sets].concat());
+            done.refused(2, &[&format!("flashlane: --set {wrong}: [device]"), why]);
+        };
+        of(&sets);
+        if wrong != "geometry=5" {
+            of(&[&sets[2..], &sets[..2]].concat());
+        }
+    }
+    h.run("drive create a.img --preset tinny").refused(2, &["flashlane: --preset tinny: "]);
+}
+
 /// A drive with a target that was written to.
 fn written(chunks: &str) -> Here {
     let h = here();

@@ -1,6 +1,6 @@
 //! `flashlane drive inject`, `drive upgrade` and `lnvm knobs`: on a drive at rest, and on one in use.
 
-use crate::harness::{self, Done, Here, here, pause};
+use crate::harness::{self, Done, Here, here, pause, says};
 use flashlane_lab::drive::faults::FaultKind;
 use serde_json::Value;
 use std::io::Read;
@@ -92,6 +92,9 @@ fn what_can_t_be_injected_is_said() {
     refused("bit_flip --probability 2", &["probability"]);
     refused("bit_flip --after soon", &["--after is `soon`", "50us"]);
     refused("bit_flip --at pu", &["--at needs one number"]);
+    refused("bit_flip --at ''", &["--at names no place", "pu 3 chunk 17", "leave"]);
+    let erase = ["--at names sector 5", "whole chunk", "leave the sector out"];
+    refused("erase_fail --at 'pu 1 chunk 2 sector 5'", &erase);
     refused("power_cut --at 'pu 1'", &["--at is not for power_cut"]);
     refused("power_cut", &["a.img", "nobody uses the drive"]);
     refused("bit_flip --times 0", &["counted from 1"]);
@@ -123,6 +126,26 @@ fn what_can_t_be_injected_is_said() {
     assert!(std::fs::read(h.path("a.img")).unwrap() == before, "not touched");
     for (kind, _) in FaultKind::ALL {
         assert!(h.run("drive inject --help").good().out.contains(kind));
+    }
+}
+
+/// The plan in the help text and the one in the cookbook are plans.
+#[test]
+fn the_help_has_a_plan_that_can_be_injected() {
+    let h = drive();
+    let help = h.run("drive inject --help").good().out;
+    let cookbook = include_str!("../../../../docs/COOKBOOK.md");
+    let in_book = cookbook.split_once("```toml\n[[fault]]").expect("a plan").1;
+    let in_help = help.split_once("\n  [[fault]]").expect("a plan").1;
+    let in_book = in_book.split_once("```").expect("its end").0;
+    for plan in [in_help, in_book] {
+        h.file("plan.toml", format!("[[fault]]{plan}"));
+        let said = inject(&h, "--plan plan.toml").good().out;
+        says(&said, &["1  read_uncorrectable pu 3 chunk 17, 2 times;"]);
+        says(
+            &said,
+            &["2  early_close, from match 5 on, not before", "probability 1e-4, without end;"],
+        );
     }
 }
 

@@ -21,7 +21,7 @@ fn a_target_is_made_run_on_and_found_again() {
     let list = h.run("lnvm list a.img").good().out;
     says(
         &list,
-        &["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"],
+        &["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "created"],
     );
     let run = |job: &str, more: &[&str]| {
         let args = [&["run", job, "--drive", "a.img", "--json", "-"], more].concat();
@@ -320,6 +320,49 @@ fn a_run_accepts_what_is_lost() {
         "{mount:#}"
     );
     assert_eq!(mount["lost"]["sectors"], lost.len());
+}
+
+/// A create that is refused for want of room has erased and programmed nothing, with -f and without.
+#[test]
+fn a_refused_create_leaves_the_drive_as_it_was() {
+    let h = here();
+    h.run("drive create a.img --preset tiny --set geometry.chunks_per_pu=40").good();
+    let refused = |args: &str, says: &[&str]| {
+        let before = bytes(&h);
+        h.run(&format!("lnvm create a.img {args}")).refused(2, says);
+        assert!(bytes(&h) == before, "the image has changed: {args}");
+    };
+    let too_small = ["so small a device", "geometry.chunks_per_pu=128"];
+    for kind in ["slc-tlc", "pftl"] {
+        refused(&format!("-n s -t {kind}"), &too_small);
+        refused(&format!("-n s -t {kind} -f"), &["more chunks per PU"]);
+    }
+    // What an earlier target has left is still there after a refused -f.
+    h.run("lnvm create a.img -n db -t pblk").good();
+    h.file("w.fio", WRITE);
+    h.run("run w.fio --drive a.img").good();
+    h.run("lnvm remove a.img -n db").good();
+    refused("-n s -t pftl -f", &["more chunks per PU"]);
+    refused("-n db -t pblk -o 60", &["over-provisioning of its default"]);
+    let again = h.run("lnvm create a.img -n db -t pblk --json -").good();
+    assert_eq!(again.json()["recovery"]["clean"], true);
+}
+
+/// `list` mounts nothing, so it does not call a target ready. `info` says what is wrong with it.
+#[test]
+fn a_target_that_can_t_be_mounted_is_listed_as_created() {
+    let h = drive();
+    h.run("lnvm create a.img -n db -t pblk").good();
+    for pu in 0..4 {
+        h.run(&["drive", "inject", "a.img", "die_fail", "--at", &format!("pu {pu}")]).good();
+    }
+    h.file("r.fio", READ);
+    h.run("run r.fio --drive a.img").refused(2, &["db"]);
+    let info = h.run("lnvm info a.img").good().out;
+    says(&info, &["  problem  "]);
+    for text in [info, h.run("lnvm list a.img").good().out] {
+        assert!(text.contains("created\n") && !text.contains("ready"), "{text}");
+    }
 }
 
 /// A drive too small for a block SSD is that, and not one whose chunks have failed.

@@ -5,7 +5,7 @@
 //! not named.
 
 use super::Base;
-use super::document::{At, Document, Section, Value};
+use super::document::{At, Document, Item, Section, Value};
 use crate::bounded;
 use flashlane_base::{Bytes, GeometryError, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
@@ -158,12 +158,55 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
             }
         }
     };
-    // What changes the named device is what is wrong with it, where it changes that part.
+    let mut given = Vec::new();
+    for table in &overrides {
+        given.extend(s.item(table).into_iter().flat_map(|item| values_below(table, item)));
+    }
+    let overridden = |base: &toml::Table| {
+        let mut merged = base.clone();
+        for table in &overrides {
+            let item = s.item(table).expect("an override is there");
+            merge(&mut merged, table, item.value.to_toml());
+        }
+        merged
+    };
+    let is_sound = |spec: &toml::Table| {
+        toml::to_string(spec).is_ok_and(|text| DeviceSpec::from_toml(&text).is_ok())
+    };
+    // The change of the command line without which the device is possible, the last one if there are several.
+    let culprit = || {
+        let base: toml::Table = text.parse().ok().filter(is_sound)?;
+        let is_changed = |(_, at): &&(String, At)| matches!(at, At::Change(_));
+        let mut changed: Vec<&(String, At)> = given.iter().filter(is_changed).collect();
+        changed.sort_by_key(|(_, at)| *at);
+        let is_one = |(path, _): &&&(String, At)| {
+            let mut merged = overridden(&base);
+            reset(&mut merged, Some(&base), path);
+            is_sound(&merged)
+        };
+        changed.iter().rev().find(is_one).or(changed.last()).copied()
+    };
+    // Blames the value that was given for the key `of`, or for a key below it. Where there is none, it
+    // blames the culprit.
     let complain = |of: &str, said: String| {
-        let (table, named) = of.split_once('.').unwrap_or((of, ""));
-        match overrides.contains(&table).then(|| s.table(table)).flatten() {
-            Some(section) => section.complain(named, said),
-            None => s.complain(key, said),
+        let is_meant = |(path, _): &&(String, At)| {
+            let below = |rest: &str| rest.is_empty() || rest.starts_with('.');
+            path.strip_prefix(of).is_some_and(below)
+        };
+        let named = given.iter().filter(is_meant).max_by_key(|(_, at)| *at);
+        let table = |path: &str| {
+            let (table, _) = path.split_once('.')?;
+            overrides.contains(&table).then(|| s.table(table))?
+        };
+        match named.or_else(culprit) {
+            Some((path, at)) => match table(path) {
+                Some(section) => section.complain_at(*at, said),
+                None => s.complain_at(*at, said),
+            },
+            None => match table(of) {
+                Some(section) => section.complain("", said),
+                None => s.complain(key, said),
+            },
         }
     };
     let fail = |e: SpecError| match &e {
@@ -175,24 +218,21 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
         SpecError::Geometry { source: GeometryError::Zero(zero), .. } => {
             complain(&format!("geometry.{zero}"), e.to_string());
         }
-        SpecError::Geometry { .. } => complain("geometry", e.to_string()),
+        // Several keys together: there is none of this name.
+        SpecError::Geometry { .. } => complain("geometry.", e.to_string()),
         other => s.complain(key, other.to_string()),
     };
     if overrides.is_empty() {
         return DeviceSpec::from_toml(&text).map_err(fail).ok();
     }
-    let mut merged: toml::Table = match text.parse() {
+    let base: toml::Table = match text.parse() {
         Ok(table) => table,
         Err(e) => {
             fail(SpecError::Syntax(e));
             return None;
         }
     };
-    for table in &overrides {
-        let item = s.item(table).expect("it was there a line ago");
-        merge(&mut merged, table, item.value.to_toml());
-    }
-    let text = toml::to_string(&merged).expect("a parsed table can be written");
+    let text = toml::to_string(&overridden(&base)).expect("a parsed table can be written");
     match DeviceSpec::from_toml(&text) {
         // Its numbers are no longer those that the name stands for.
         Ok(spec) => Some(DeviceSpec { name: format!("{} (changed)", spec.name), ..spec }),
@@ -202,20 +242,48 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
             let line = text[..begin].rfind('\n').map_or(0, |at| at + 1);
             let line = text[line..].lines().next().unwrap_or("");
             let named = line.split('=').next().unwrap_or("").trim();
-            let table = TABLES.iter().copied().find(|t| match s.item(t).map(|i| &i.value) {
-                Some(Value::Table(keys)) => keys.contains_key(named),
-                _ => false,
+            let header = |line: &str| Some(line.strip_prefix('[')?.strip_suffix(']')?.to_string());
+            let path = header(named).unwrap_or_else(|| {
+                match text[..begin].lines().rev().find_map(header) {
+                    Some(table) => format!("{table}.{named}"),
+                    None => named.into(),
+                }
             });
-            let what = e.message().trim();
-            match table {
-                Some(t) => s.complain(t, format!("device `{name}`: `{t}.{named}`: {what}")),
-                None => s.complain(key, format!("device `{name}`: {what}")),
-            }
+            let said = format!("device `{name}`: `{path}`: {}", e.message().trim());
+            complain(&path, said);
             None
         }
         Err(e) => {
             fail(e);
             None
+        }
+    }
+}
+
+/// Every value of a table, with its path: `geometry.channels`.
+fn values_below(path: &str, item: &Item) -> Vec<(String, At)> {
+    match &item.value {
+        Value::Table(table) => {
+            let all = table.iter();
+            all.flat_map(|(key, item)| values_below(&format!("{path}.{key}"), item)).collect()
+        }
+        _ => vec![(path.into(), item.at)],
+    }
+}
+
+/// Gives the value at `path` back what it is in `base`.
+fn reset(merged: &mut toml::Table, base: Option<&toml::Table>, path: &str) {
+    let (key, below) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
+    let old = base.and_then(|base| base.get(key));
+    match (below, merged.get_mut(key), old) {
+        (Some(rest), Some(toml::Value::Table(table)), _) => {
+            reset(table, old.and_then(toml::Value::as_table), rest);
+        }
+        (_, _, Some(old)) => {
+            merged.insert(key.into(), old.clone());
+        }
+        _ => {
+            merged.remove(key);
         }
     }
 }

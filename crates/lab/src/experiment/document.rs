@@ -616,6 +616,11 @@ impl<'d> Section<'d> {
     /// Notes a complaint about a key, or about the table where the key is absent.
     pub fn complain(&self, key: &str, message: impl fmt::Display) {
         let at = self.table.get(key).map_or(self.at, |item| item.at);
+        self.complain_at(at, message);
+    }
+
+    /// Notes a complaint about something in this table, with its place.
+    pub(super) fn complain_at(&self, at: At, message: impl fmt::Display) {
         let message = match self.path.is_empty() {
             true => message.to_string(),
             false => format!("{}: {message}", self.path),

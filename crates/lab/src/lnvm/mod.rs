@@ -2,8 +2,9 @@
 //!
 //! Owns: opening an image with its targets ([`Drive`]), what create, remove, factory and the bad-block
 //! verbs do and in which order. Promises: a target's entry is durable before anything of it is written,
-//! and gone before anything else may take its PUs; what is refused has changed nothing; looking writes
-//! nothing. Never: formats ([`show`] does), or knows the bytes of a table or of a target.
+//! and gone before anything else may take its PUs; what is refused has changed nothing, but for a create
+//! on a large device ([`create`]); looking writes nothing. Never: formats ([`show`] does), or knows the
+//! bytes of a table or of a target.
 //!
 //! Without `factory` a create finds the pblk that is on its PUs and recovers it, as the kernel did;
 //! where there is none it makes one.
@@ -26,6 +27,7 @@ pub use flashlane_ftl::log::{LimiterKind, Scrub, WearLeveling};
 
 use crate::control::{Answer, Ask, listens};
 use crate::experiment::DriveTarget;
+use crate::room;
 use crate::suggest;
 use crate::verbs::{VerbError, ask};
 use bad_blocks::set_mark;
@@ -168,7 +170,11 @@ impl Drive {
 
 /// Opens an image to change it: one that can only be read is refused.
 pub(crate) fn open_to_change(path: &Path, how: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
-    let ssd = Ssd::open_image(path, how)?;
+    changeable(path, Ssd::open_image(path, how)?)
+}
+
+/// The device of an image that was opened to change it, unless the image can only be read.
+fn changeable(path: &Path, ssd: Arc<Ssd>) -> Result<Arc<Ssd>, ImageError> {
     match ssd.image_info().filter(|info| info.read_only) {
         None => Ok(ssd),
         Some(info) => {
@@ -357,18 +363,32 @@ impl Create {
 /// The setting that nvme-cli has an option of its own for.
 const OVER_PROVISIONING: &str = "over_provisioning_percent";
 
-/// Creates a target on a drive.
+/// Creates a target on a drive. A refused create leaves a drive of up to 32 GiB as it was.
 ///
 /// # Errors
 /// Name, type or PUs can't be had, the target does not fit, or what is on the PUs can't be taken over.
 pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     let settings = ask.settings(None)?;
-    Drive::change(path, |drive| match (create_on(drive, ask, &settings), ask.smaller(&settings)) {
+    let looked = Drive::look(path)?;
+    if room::is_small(&looked.geometry()) {
+        // Some refusals come after erases and programs. So the first try is on a shadow of the image. A
+        // large device is not tried: it has room, and the shadow would take gigabytes of memory.
+        let shadow = looked.shadow()?;
+        changeable(path, shadow.ssd.clone())?;
+        create_fitting(&shadow, ask, &settings)?;
+    }
+    drop(looked);
+    Drive::change(path, |drive| create_fitting(drive, ask, &settings))
+}
+
+/// Creates a target with `settings`, or with smaller ones where these do not fit.
+fn create_fitting(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created, LnvmError> {
+    match (create_on(drive, ask, settings), ask.smaller(settings)) {
         (Err(LnvmError::Target { source, .. }), Some(smaller)) if source.is_too_small() => {
             create_on(drive, ask, &smaller)
         }
         (created, _) => created,
-    })
+    }
 }
 
 fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created, LnvmError> {
@@ -706,7 +726,18 @@ mod tests {
         show::list(&[&path]).unwrap();
         ask(&path, &Ask::Faults).unwrap();
         let plan = "[[fault]]\nkind = \"bit_flip\"";
+        let target = Create {
+            name: "db".into(),
+            kind: "pblk".parse().unwrap(),
+            begin: None,
+            end: None,
+            over_provisioning: None,
+            factory: false,
+            how: MountHow::default(),
+            options: Options::default(),
+        };
         let said = [
+            super::create(&path, &target).unwrap_err().to_string(),
             ask(&path, &Ask::Remove { target: "db".into() }).unwrap_err().to_string(),
             factory(&path, Factory::default()).unwrap_err().to_string(),
             ask(&path, &Ask::Inject { plan: plan.into() }).unwrap_err().to_string(),

@@ -21,11 +21,34 @@ pub(super) struct Shadow {
 }
 
 struct State {
-    /// Pages that differ from the file's; `None` is zeros.
-    pages: BTreeMap<u64, Option<Box<[u8]>>>,
+    /// Pages that were written.
+    pages: BTreeMap<u64, Box<[u8]>>,
+    /// Ranges of pages that are zeros where `pages` has nothing: the first, and the first after them.
+    /// No two ranges meet.
+    holes: BTreeMap<u64, u64>,
     len: u64,
     /// From here on nothing of the file counts any more.
     disk_end: u64,
+}
+
+impl State {
+    fn is_hole(&self, page: u64) -> bool {
+        self.holes.range(..=page).next_back().is_some_and(|(_, end)| page < *end)
+    }
+
+    /// The pages of `first..end` are zeros.
+    fn make_hole(&mut self, mut first: u64, mut end: u64) {
+        let mut after = self.pages.split_off(&first);
+        self.pages.append(&mut after.split_off(&end));
+        while let Some((from, to)) = self.holes.range(..=end).next_back().map(|(f, t)| (*f, *t)) {
+            if to < first {
+                break;
+            }
+            self.holes.remove(&from);
+            (first, end) = (first.min(from), end.max(to));
+        }
+        self.holes.insert(first, end);
+    }
 }
 
 impl Shadow {
@@ -33,22 +56,20 @@ impl Shadow {
     pub(super) fn of(path: &Path) -> io::Result<Shadow> {
         let disk = DiskFile::open(path, false)?;
         let len = disk.len()?;
-        let state = State { pages: BTreeMap::new(), len, disk_end: len };
+        let state = State { pages: BTreeMap::new(), holes: BTreeMap::new(), len, disk_end: len };
         Ok(Shadow { disk, state: Mutex::new(state) })
     }
 
     fn page(&self, state: &State, number: u64) -> io::Result<Box<[u8]>> {
-        let zeros = || vec![0; PAGE as usize].into_boxed_slice();
-        match state.pages.get(&number) {
-            Some(Some(page)) => Ok(page.clone()),
-            Some(None) => Ok(zeros()),
-            None => {
-                let (mut page, at) = (zeros(), number * PAGE);
-                let there = state.disk_end.saturating_sub(at).min(PAGE) as usize;
-                self.disk.read_at(at, &mut page[..there])?;
-                Ok(page)
-            }
+        if let Some(page) = state.pages.get(&number) {
+            return Ok(page.clone());
         }
+        let (mut page, at) = (vec![0; PAGE as usize].into_boxed_slice(), number * PAGE);
+        if !state.is_hole(number) {
+            let there = state.disk_end.saturating_sub(at).min(PAGE) as usize;
+            self.disk.read_at(at, &mut page[..there])?;
+        }
+        Ok(page)
     }
 
     /// Calls `change` with each page of a range, and the part of it that lies in the range.
@@ -91,7 +112,7 @@ impl HostFile for Shadow {
             let n = part.len();
             page[part].copy_from_slice(&bytes[done..done + n]);
             done += n;
-            state.pages.insert(number, Some(page));
+            state.pages.insert(number, page);
             Ok(())
         })?;
         let mut state = self.state.lock();
@@ -100,18 +121,22 @@ impl HostFile for Shadow {
     }
 
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.each(at, len, |state, number, part| {
-            let page = match part.len() as u64 {
-                PAGE => None,
-                _ => {
-                    let mut page = self.page(state, number)?;
-                    page[part].fill(0);
-                    Some(page)
-                }
-            };
+        let end = at + len;
+        let zero = |state: &mut State, number: u64, part: std::ops::Range<usize>| {
+            let mut page = self.page(state, number)?;
+            page[part].fill(0);
             state.pages.insert(number, page);
             Ok(())
-        })
+        };
+        // Whole pages are one hole, however many they are.
+        let (first, last) = (at.next_multiple_of(PAGE), end / PAGE * PAGE);
+        if first >= last {
+            return self.each(at, len, zero);
+        }
+        self.each(at, first - at, zero)?;
+        self.each(last, end - last, zero)?;
+        self.state.lock().make_hole(first / PAGE, last / PAGE);
+        Ok(())
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
@@ -171,6 +196,9 @@ mod tests {
         check(&model);
         shadow.punch(100, 9_000).unwrap();
         model[100..9_100].fill(0);
+        check(&model);
+        shadow.write_at(4_500, &[6; 9]).unwrap();
+        model[4_500..4_509].fill(6);
         check(&model);
         shadow.allocate(12_000, 1000).unwrap();
         model.resize(13_000, 0);

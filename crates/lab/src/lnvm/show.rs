@@ -39,10 +39,11 @@ pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {
     }
 }
 
-/// State of a target in a word or two.
+/// State of a target in the drive's table, in a word or two. Only a mount can tell if the target can be
+/// used, and [`list`] mounts nothing, so the word must not promise that.
 fn state(info: &TargetInfo) -> &'static str {
     match info.state {
-        TargetState::Ready => "ready",
+        TargetState::Ready => "created",
         TargetState::BeingCreated => "half created",
     }
 }

@@ -267,11 +267,14 @@ fn make(
     fill: impl FnOnce(Arc<DiskFile>) -> Result<(), ImageError>,
 ) -> Result<(), ImageError> {
     let old = match std::fs::symlink_metadata(path) {
-        Ok(there) if replace => {
+        Ok(there) => {
+            // Nothing replaces a pipe or a link, so its refusal must not advise to replace it.
             fresh::only_files(&there).map_err(unmade)?;
+            if !replace {
+                return Err(ImageError::Exists);
+            }
             Some(hold(path, false)?)
         }
-        Ok(_) => return Err(ImageError::Exists),
         Err(_) => None,
     };
     let old = old.filter(|_| !mutant!("image.replaced-unlocked"));
