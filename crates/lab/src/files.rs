@@ -302,7 +302,8 @@ fn make_target(making: &Making, name: &str) -> Result<(DriveTarget, String), Fil
 fn has_room(image: &Path) -> Result<(), FilesError> {
     let drive = Drive::look(image)?;
     let device = DeviceChoice { spec: drive.ssd.spec().clone(), options: SsdOptions::default() };
-    let stack = Description::new(device, vec![LayerSpec::new(&SFTL)]);
+    let layer = LayerSpec::with(&SFTL, SFTL.on_image(SFTL.defaults()));
+    let stack = Description::new(device, vec![layer]);
     let place = image.display().to_string();
     match room::can_be_tried(&stack).then(|| room::check(&stack, &WANTED, SEED)) {
         Some(Err(Tight::Below)) => {

@@ -164,7 +164,7 @@ fn fresh(layer: &LayerSpec) -> LayerSpec {
     let mut layer = layer.clone();
     if layer.kind.name() == name_of_sftl() {
         let mut settings = layer.kind.defaults();
-        for key in [META_PERCENT, "over_provisioning_percent"] {
+        for key in [META_PERCENT, "over_provisioning_percent", "flush_records"] {
             if let Some(value) = layer.settings.get(key) {
                 settings[key] = value.clone();
             }

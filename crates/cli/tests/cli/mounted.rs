@@ -232,6 +232,40 @@ fn a_drive_is_waited_for_that_is_being_closed() {
     server.output().good();
 }
 
+/// After a kill a die is dead. Nothing opens the file system but a repair that may give data up.
+#[test]
+fn a_die_that_is_dead_after_a_kill_is_given_up_by_a_repair() {
+    let Some(h) = folder() else { return };
+    // Of 32 dies the in-place region has room for the loss of one.
+    let create = "drive create t.img --preset parafs --set geometry.chunks_per_pu=64 --force";
+    h.run(create).good();
+    h.run("mkfs t.img").good();
+    let server = mounted(&h, "--null-latency");
+    for name in 0..20 {
+        let file = opened(&h, &format!("mnt/{name}"));
+        file.write_all_at(&[name; 30_000], 0).expect("room");
+        file.sync_all().expect("it is durable");
+    }
+    server.kill();
+    unmount(&h);
+    let mut mended = 0;
+    for pu in [0, 5, 17] {
+        std::fs::copy(h.path("t.img"), h.path("c.img")).expect("room");
+        h.run(&format!("drive inject c.img die_fail --at 'pu {pu}'")).good();
+        for line in ["fsck c.img", "fsck c.img --repair"] {
+            let dead = format!("PU {pu} is dead");
+            h.run(line).refused(2, &[&dead, "`--accept-lost`", "`fsck --repair`"]);
+        }
+        let done = h.run("fsck c.img --repair --accept-lost");
+        if done.code == 0 {
+            says(&done.out, &["LOST:", "give up fsyncs that can't be read"]);
+            says(&h.run("fsck c.img").good().out, &["nothing wrong found"]);
+            mended += 1;
+        }
+    }
+    assert!(mended > 1, "both copies of the superblock are on one die at most");
+}
+
 /// A mount takes the options of mount(8), and refuses a misspelled one.
 #[test]
 fn a_mount_takes_the_options_of_mount() {

@@ -58,7 +58,8 @@ impl Model<'_> {
         segments.iter().for_each(|segment| self.segments_known[*segment as usize] = false);
         if let Some(doubts) = doubts {
             self.gives_up = self.has_lost_with_blocks();
-            let behind = !self.pack.clean && self.medium.has_lost_blocks();
+            let unclean = self.pack_lost || !self.pack.clean;
+            let behind = unclean && self.medium.has_lost_blocks();
             match behind && !mutant!("parafs.lost-fsyncs-unsaid") {
                 true => {
                     let said = "fsyncs behind the last checkpoint may be lost";

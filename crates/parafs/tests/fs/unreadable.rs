@@ -18,12 +18,14 @@ const PAGES: u8 = 9;
 const PAGE: usize = 8192;
 const ALWAYS: u64 = 1 << 40;
 
+const LOST_FSYNCS: &str = "fsyncs behind the last checkpoint may be lost";
+
 /// Flash over several lives, each ended by a power cut.
 #[derive(Clone)]
 struct Flash(Arc<Ssd>);
 
 fn config() -> SftlConfig {
-    SftlConfig { meta_percent: 25, ..SftlConfig::default() }
+    SftlConfig { meta_percent: 25, flush_records: true, ..SftlConfig::default() }
 }
 
 impl Flash {
@@ -288,18 +290,20 @@ fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     flash.life(|cx, ssd| async move {
         let medium = medium(&cx, ssd).await.expect("it is mounted");
         let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
-        fill(&cx, &fs, FILES..FILES + 6, true).await;
+        fill(&cx, &fs, FILES..FILES + 12, true).await;
     });
     let new: Vec<(u32, u32)> =
         flash.written().into_iter().filter(|at| !before.contains(at)).collect();
     assert!(new.len() > 3, "{new:?}");
     new.iter().for_each(|at| flash.fail_chunk(*at));
+    let problems = checked(&flash).problems;
+    assert!(problems.iter().any(|p| p.contains(LOST_FSYNCS)), "{problems:?}");
     for _ in 0..2 {
         let (found, _) = mounted(&flash, FILES).expect("it is mounted");
         assert!(found.read_only.is_some(), "{found:?}");
     }
     flash.0.forgive();
-    let (found, lost) = mounted(&flash, FILES + 6).expect("it is mounted");
+    let (found, lost) = mounted(&flash, FILES + 12).expect("it is mounted");
     assert_eq!((found.read_only, lost), (None, 0));
 }
 
@@ -539,4 +543,37 @@ fn a_dead_die_is_named_and_nothing_is_older() {
         assert!(says.contains(&format!("PU {pu} is dead")), "{says}");
         assert_eq!(mounted(&flash, FILES), first);
     }
+}
+
+/// After a cut a die is dead. Nothing is mounted unasked. With `--accept-lost` a repair says that
+/// fsyncs may be lost, and of files that the checkpoint had each page is as it was, or an error.
+#[test]
+fn a_die_that_is_dead_after_a_cut_is_given_up_on_request() {
+    let mut mended = 0;
+    for pu in 0..4 {
+        let (flash, _) = cut();
+        flash.fail(&format!("kind = \"die_fail\"\npu = {pu}\n"));
+        for _ in 0..2 {
+            let refused = mounted(&flash, FILES).expect_err("older copies may be there");
+            assert!(refused.contains(&format!("PU {pu} is dead")), "{refused}");
+        }
+        let done = flash.life(|cx, ssd| async move {
+            let config = SftlConfig { accept_lost_sectors: true, ..config() };
+            let sftl = Sftl::mount(&cx, ssd, config).await.map_err(|e| e.to_string())?;
+            let done = repair(&cx, &Medium::from(sftl), now(&cx), Unread::GiveUp).await;
+            done.map_err(|e| e.to_string())
+        });
+        // Both copies of the superblock may have been there.
+        let Ok(done) = done else { continue };
+        let says = &done.before.problems;
+        assert!(says.iter().any(|p| p.contains(LOST_FSYNCS) && p.contains("is dead")), "{says:?}");
+        let lost = flash.life(|cx, ssd| async move {
+            let medium = medium(&cx, ssd).await.expect("it is mounted");
+            let (fs, found) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+            assert_eq!(found.read_only, None);
+            lost(&cx, &fs, FILES, true).await
+        });
+        mended += u32::from(lost < u32::from(FILES) * u32::from(PAGES));
+    }
+    assert!(mended > 1, "{mended}");
 }
