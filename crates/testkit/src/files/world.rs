@@ -424,7 +424,7 @@ impl OnFlash {
 
     /// Most devices have flush records, as drives on an image have.
     fn config(&self) -> SftlConfig {
-        let flush_records = self.options.seed % 4 > 0;
+        let flush_records = !self.options.seed.is_multiple_of(4);
         // So few segments have as large areas as many.
         SftlConfig { meta_percent: 25, flush_records, ..SftlConfig::default() }
     }
