@@ -141,8 +141,8 @@ impl Medium {
         Some(flash.sftl.write_pointer(channel, block) / layout.shape.page_sectors)
     }
 
-    /// How many pages of a segment, from its first on, were written if they can't be read: no power
-    /// cut can have torn them.
+    /// Number of pages at the start of a segment that no power cut can have torn. If one of them
+    /// can't be read, it was written and is lost.
     pub(crate) fn pages_surely_written(&self, layout: &Layout, segment: u32) -> u32 {
         match self {
             Medium::Linear(device) if device.tears_to_errors() => 0,

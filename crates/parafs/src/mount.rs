@@ -37,8 +37,8 @@ pub struct Recovered {
     pub torn_batches: u32,
     /// Pages of the log that were looked at for them.
     pub pages_read: u64,
-    /// Pages behind the checkpoint that were written and can't be read, though reading was repeated
-    /// over time: fsyncs may be there.
+    /// Pages that were written after the checkpoint and can't be read, though reading was repeated
+    /// over time. They may hold fsyncs.
     pub unread: u64,
     /// Files without a name that were deleted.
     pub orphans: u32,
@@ -346,8 +346,9 @@ impl Fs {
         Ok((fs, recovered))
     }
 
-    /// Why the medium may come to have more than it can give now: pages are missing that the
-    /// checkpoint or an fsync names, or fsyncs may be where nothing can be read.
+    /// The reason to mount read-only, if there is one: data that can't be read now may be readable
+    /// later. Pages that the checkpoint or an fsync names are missing, or pages that can't be read
+    /// may hold fsyncs.
     fn lacks(&self, recovered: &mut Recovered) -> Option<String> {
         let layout = self.sb.layout;
         let missing =
@@ -364,11 +365,12 @@ impl Fs {
                 format!("{pages} pages of {segments} segments are missing")
             }
             (true, false) if self.medium.has_lost_blocks() => {
-                "fsyncs behind the last checkpoint may be missing".into()
+                "fsyncs after the last checkpoint may be missing".into()
             }
             (true, false) if unread > 0 => {
                 return Some(format!(
-                    "{unread} pages behind the last checkpoint can't be read, and fsyncs may be there"
+                    "{unread} pages written after the last checkpoint can't be read; they may hold \
+                     fsyncs"
                 ));
             }
             (true, _) => return None,

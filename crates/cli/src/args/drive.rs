@@ -69,8 +69,9 @@ A fault in a drive in use counts from now on. All are kept in the image, with wh
 the next who opens the drive meets those that are left. power_cut ends the run that uses the drive as a power
 cut at that moment would, and is no fault that is kept.
 
-FILE of --plan is a fault plan, in TOML: a [[fault]] for each fault, with the same words as the options.
-power_cut is not for a plan. Only `kind` is needed:
+--plan reads a fault plan in TOML: one [[fault]] for each fault. `kind` is required. `at`, `count`,
+`after`, `times` and `probability` mean what the options of these names mean. power_cut can't be in
+a plan:
 
   [[fault]]
   kind = \"read_uncorrectable\"

@@ -44,8 +44,8 @@ pub(crate) struct Fsck {
     /// Mend what is wrong
     #[arg(long)]
     pub(crate) repair: bool,
-    /// Let --repair give up data that can't be read, for good, and mount a target of which sectors
-    /// can't be read; without this it changes nothing then
+    /// Let --repair give up, for good, data that can't be read, and mount a target that has sectors
+    /// which can't be read. Without this option --repair changes nothing if it would give data up
     #[arg(long, requires = "repair")]
     pub(crate) accept_lost: bool,
 }

@@ -85,7 +85,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
         if !found.clean {
             let Recovered { batches, torn_batches, orphans, .. } = found;
             say(&format_args!(
-                "it was not unmounted: {batches} fsyncs behind the last checkpoint were found whole, \
+                "it was not unmounted: {batches} fsyncs after the last checkpoint were found whole, \
                  {torn_batches} were cut short; {orphans} files without a name are deleted"
             ));
         }
@@ -125,7 +125,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     if !before.clean {
         text += &match args.repair {
             true => format!(
-                "it was not unmounted: {} fsyncs behind the last checkpoint were found and kept\n",
+                "it was not unmounted: {} fsyncs after the last checkpoint were found and kept\n",
                 recovered.batches
             ),
             false => {

@@ -78,7 +78,7 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
 
 /// No option makes a drive take the place of a pipe or a link, so none is recommended.
 #[test]
-fn what_no_drive_replaces_is_refused_without_advice_to_force() {
+fn a_drive_on_a_pipe_or_a_link_is_refused_without_advice_to_force() {
     let h = here();
     rustix::fs::mkfifoat(rustix::fs::CWD, h.path("pipe"), 0o600.into()).expect("a pipe");
     std::os::unix::fs::symlink("nothing", h.path("link")).expect("a link");
@@ -93,7 +93,7 @@ fn what_no_drive_replaces_is_refused_without_advice_to_force() {
     assert_eq!(h.files(), ["folder", "link", "pipe"]);
 }
 
-/// Of several `--set` the message names the one that is wrong, as it was typed.
+/// With several `--set` options, the message names the wrong one as it was typed.
 #[test]
 fn the_set_that_is_wrong_is_named() {
     let h = here();

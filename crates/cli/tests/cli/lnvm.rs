@@ -337,7 +337,7 @@ fn a_refused_create_leaves_the_drive_as_it_was() {
         refused(&format!("-n s -t {kind}"), &too_small);
         refused(&format!("-n s -t {kind} -f"), &["more chunks per PU"]);
     }
-    // What an earlier target has left is still there after a refused -f.
+    // A refused -f keeps the data of an earlier target.
     h.run("lnvm create a.img -n db -t pblk").good();
     h.file("w.fio", WRITE);
     h.run("run w.fio --drive a.img").good();

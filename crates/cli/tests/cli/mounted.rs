@@ -236,7 +236,7 @@ fn a_drive_is_waited_for_that_is_being_closed() {
 #[test]
 fn a_die_that_is_dead_after_a_kill_is_given_up_by_a_repair() {
     let Some(h) = folder() else { return };
-    // Of 32 dies the in-place region has room for the loss of one.
+    // With 32 dies the in-place region has room to lose one.
     let create = "drive create t.img --preset parafs --set geometry.chunks_per_pu=64 --force";
     h.run(create).good();
     h.run("mkfs t.img").good();
@@ -263,7 +263,7 @@ fn a_die_that_is_dead_after_a_kill_is_given_up_by_a_repair() {
             mended += 1;
         }
     }
-    assert!(mended > 1, "both copies of the superblock are on one die at most");
+    assert!(mended > 1, "at most one die has both copies of the superblock");
 }
 
 /// A mount takes the options of mount(8), and refuses a misspelled one.

@@ -221,7 +221,7 @@ impl Need {
         let Frame { plan, sizes, config, .. } = Frame::on(&geo, device.traits(), config)?;
         let (layout, main) = (&plan.layout, plan.layout.main());
         let line = main.stripe_sectors() as u64;
-        // Records are in the spare and in the reserve. All but one part of them grows with the lines.
+        // Flush records take room in the spare and in the reserve, which grows with the lines.
         let recorded = config.recorded(1);
         let stamps = 2 * sync::spare_for_stamps(layout, line as u32) * u64::from(recorded);
         Ok(Need {

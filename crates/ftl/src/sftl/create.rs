@@ -39,7 +39,7 @@ pub struct SftlConfig {
     pub over_provisioning_percent: u32,
     /// A flush also writes records of the page-mapped region on a second channel, so that a mount
     /// after a cut can tell which sectors a lost PU had ([`PftlConfig::flush_records`]).
-    /// Left out where it is false: programs that don't know it read such settings.
+    /// Not written if false, so that older programs can read the settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_records: bool,
     /// Page-mapped chunks of each PU, as they came out: what is on the medium does not change with a

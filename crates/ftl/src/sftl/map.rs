@@ -80,7 +80,7 @@ pub(super) struct Segment {
     pub(super) readers: u32,
     pub(super) window: Window,
     pub(super) padded: Vec<Range<u32>>,
-    /// Sectors from here on may have been torn by the power cut before this mount.
+    /// Sectors from here on may have been torn by the power cut before this mount. None: no sector.
     pub(super) torn_from: Option<u32>,
 }
 

@@ -105,7 +105,7 @@ struct Seen {
     padded: Vec<Range<u32>>,
     /// Behind its last sector that is not padding.
     data_end: u32,
-    /// Behind the last sector of which a record was read that is not padding.
+    /// One past the last sector that is not padding and whose record was read.
     read_end: u32,
     foreign: Option<(u32, u64)>,
     host_failed: Option<u32>,

@@ -173,7 +173,8 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
     let is_sound = |spec: &toml::Table| {
         toml::to_string(spec).is_ok_and(|text| DeviceSpec::from_toml(&text).is_ok())
     };
-    // The change of the command line without which the device is possible, the last one if there are several.
+    // The `--set` to blame: the last one without which the device would be sound. If no single one is
+    // to blame, the last `--set`. None if the named device itself is unsound.
     let culprit = || {
         let base: toml::Table = text.parse().ok().filter(is_sound)?;
         let is_changed = |(_, at): &&(String, At)| matches!(at, At::Change(_));

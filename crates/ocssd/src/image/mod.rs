@@ -268,7 +268,8 @@ fn make(
 ) -> Result<(), ImageError> {
     let old = match std::fs::symlink_metadata(path) {
         Ok(there) => {
-            // Nothing replaces a pipe or a link, so its refusal must not advise to replace it.
+            // An image never replaces a pipe, a link or a folder. This comes first: the message of `Exists`
+            // advises `--force`.
             fresh::only_files(&there).map_err(unmade)?;
             if !replace {
                 return Err(ImageError::Exists);

@@ -62,7 +62,7 @@ impl Model<'_> {
             let behind = unclean && self.medium.has_lost_blocks();
             match behind && !mutant!("parafs.lost-fsyncs-unsaid") {
                 true => {
-                    let said = "fsyncs behind the last checkpoint may be lost";
+                    let said = "fsyncs after the last checkpoint may be lost";
                     self.unread.set(self.unread.get() + 1);
                     self.wrong(cure::FSYNCS, format!("{said}: {doubts}"));
                 }

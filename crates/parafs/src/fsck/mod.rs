@@ -56,7 +56,7 @@ const SAID: usize = 1000;
 /// A kind of [`Report::lost`].
 const PAGES_OF_DIRECTORIES: &str = "pages of directories";
 /// A kind of [`Report::lost`].
-const PAGES_BEHIND: &str = "pages behind the last checkpoint, where fsyncs may be";
+const PAGES_BEHIND: &str = "pages written after the last checkpoint, which may hold fsyncs";
 
 /// What a repair does about a problem.
 pub(crate) mod cure {
@@ -73,8 +73,7 @@ pub(crate) mod cure {
         "give up pages of files, with --accept-lost only: reading them becomes an error";
     pub(crate) const LOST_NAMES: &str =
         "give up pages of directories, with --accept-lost only: their files go to /lost+found";
-    pub(crate) const FSYNCS: &str =
-        "give up fsyncs that can't be read, with --accept-lost only: their files may be older then";
+    pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: their files may be as before them";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
@@ -135,7 +134,8 @@ pub(crate) struct Model<'a> {
     pub(crate) nat_wrong: BTreeSet<Nid>,
     /// Entries that lead to no such node.
     led_nowhere: BTreeSet<Nid>,
-    /// Of each file the nodes that the table has and that are nowhere.
+    /// For each file, the nodes that the node address table lists and that were not found on the
+    /// medium. A node leaves the set when it is found elsewhere, or when its parent is mended.
     lost_nodes: BTreeMap<Nid, BTreeSet<Nid>>,
     /// Indirect nodes (file, number in its tree) that are lost.
     lost_above: BTreeSet<(Nid, u32)>,

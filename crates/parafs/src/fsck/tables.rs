@@ -411,8 +411,9 @@ impl Model<'_> {
         }
     }
 
-    /// Looks where a mount looks for nodes of fsyncs, in what heads had and were `given` since: for
-    /// nodes of a later checkpoint than the one that counts, and for pages that can't be read.
+    /// Scans the segments in which a mount looks for nodes of fsyncs: those that heads had at the
+    /// checkpoint, and those `given` to heads since. Reports a node of a later checkpoint than the
+    /// one that counts; if there is none, pages that were written and can't be read.
     async fn find_lost(&mut self, given: &[(u32, u8)]) {
         let given = if mutant!("parafs.lost-in-heads-only") { &[] } else { given };
         let all = self.layout.shape.segments();
@@ -433,7 +434,7 @@ impl Model<'_> {
             }
         }
         if unread > 0 && !mutant!("parafs.unread-fsyncs-given-up") {
-            let said = "behind the last checkpoint can't be read: fsyncs may be there";
+            let said = "written after the last checkpoint can't be read; they may hold fsyncs";
             self.wrong(cure::FSYNCS, format!("{unread} pages {said}"));
             self.would_lose(PAGES_BEHIND, unread);
         }

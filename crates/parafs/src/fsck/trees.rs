@@ -12,7 +12,8 @@ use crate::format::{
 use flashlane_base::mutant;
 use std::collections::BTreeSet;
 
-/// Nodes are made for lost ones whose places nobody knows if there are at most so many such places.
+/// Most empty places below one lost indirect node that a repair fills with nodes of lost pages. If
+/// there are more, it fills none of them and reports a problem.
 const LOST_NODES_MAX: usize = 64;
 /// Types of files, as the upper four bits of a mode have them.
 const TYPES: [u16; 7] = [0o10, 0o04, 0o12, 0o01, 0o02, 0o06, 0o14];
@@ -199,7 +200,7 @@ impl Model<'_> {
                 }
             }
         }
-        self.miss_below(&mut named);
+        self.fill_below_lost(&mut named);
         self.look_at_xattrs();
     }
 
@@ -247,9 +248,10 @@ impl Model<'_> {
         }
     }
 
-    /// A node for one of a regular file that is lost: each page that it may have named, up to the end
-    /// of the file, is [`Addr::LOST`]. Nothing for an indirect node: [`Model::miss_below`] has
-    /// those; and nothing where the node that belongs there was found elsewhere.
+    /// Makes a node in place of lost direct node `ofs` of a regular file, and returns its number. Its
+    /// pages, up to the end of the file, are [`Addr::LOST`]. Returns None for an indirect node, which
+    /// [`Model::fill_below_lost`] handles, and if node `ofs` of the file was found under another
+    /// number.
     fn instead_of(
         &mut self,
         ino: Nid,
@@ -285,9 +287,11 @@ impl Model<'_> {
         Some(nid)
     }
 
-    /// Below indirect nodes that are lost: direct nodes that nobody has found may have been there, if
-    /// more nodes of the file are lost than those that others name.
-    fn miss_below(&mut self, named: &mut BTreeSet<Nid>) {
+    /// Puts nodes of [`Addr::LOST`] pages into the empty places below lost indirect nodes. It does so
+    /// only if direct nodes may have been lost there: the table lists a node that neither was found
+    /// nor is named, or parts of the table and nodes can't be read. It reports a problem if the
+    /// places are too many or can't be filled.
+    fn fill_below_lost(&mut self, named: &mut BTreeSet<Nid>) {
         let tables_lost = !self.nat_lost.is_empty() && !self.nodes_unread.is_empty();
         for (ino, above) in std::mem::take(&mut self.lost_above) {
             let lost = self.lost_nodes.get(&ino).is_some_and(|lost| !lost.is_empty());

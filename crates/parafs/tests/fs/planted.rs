@@ -72,7 +72,7 @@ fn compare(found: &Names, left: Left, touches: &[&str]) -> Result<(), String> {
         if !known && !touched(path) {
             return Err(format!("{path} is new"));
         }
-        // Where a node is lost, so are the pages that it may have named.
+        // If a node is lost, the pages that it may have named are lost, too.
         if let Err(e) = seen
             && !(touched(path) && e.to_string().contains("a repair gave it up"))
         {
@@ -87,8 +87,8 @@ fn try_one(planted: &Planted) -> Result<(), String> {
     let image = Image::new(planted.left);
     (planted.strike)(&image);
     let (left, touches) = (planted.left, planted.touches.clone());
-    // A repair must refuse, and then may give data up, only if something can't be read and files
-    // or a checkpoint depend on it. It mends any other damage without giving anything up.
+    // A repair must refuse, and then may give data up, only if something can't be read and files,
+    // a checkpoint, or the search for fsyncs (the update window) depend on it. It mends any other damage without giving anything up.
     let may_count = ["newest checkpoint", "older checkpoint: its head", "window"];
     let loses = !touches.is_empty() || may_count.iter().any(|of| planted.name.starts_with(of));
     let gives_up = planted.name.ends_with("can't be read") && loses;
@@ -711,8 +711,9 @@ fn all() -> Vec<Planted> {
 /// Nodes of /far are lost. Pages that only they named are errors after a repair, and not zeros; below
 /// an indirect node those that were found again are as before.
 #[test]
-fn what_a_lost_node_named_is_no_hole() {
-    // Of all of /far, and of so much of it that no other node can be below the indirect one.
+fn pages_of_a_lost_node_are_errors_and_not_zeros() {
+    // Lengths of /far in pages: with `less`, node 4 is the only node that can be below node 3. Each
+    // row: length, lost nodes, and true if /far gives a read error after the repair.
     let (all, less) = (2_060_001, 3_001);
     let nodes: [(u64, &[u32], bool); 7] = [
         (all, &[1], true),

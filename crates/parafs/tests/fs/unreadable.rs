@@ -18,7 +18,7 @@ const PAGES: u8 = 9;
 const PAGE: usize = 8192;
 const ALWAYS: u64 = 1 << 40;
 
-const LOST_FSYNCS: &str = "fsyncs behind the last checkpoint may be lost";
+const LOST_FSYNCS: &str = "fsyncs after the last checkpoint may be lost";
 
 /// Flash over several lives, each ended by a power cut.
 #[derive(Clone)]
@@ -307,8 +307,9 @@ fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     assert_eq!((found.read_only, lost), (None, 0));
 }
 
-/// A file system that was cut while six files more were durable by fsync alone, and the pages of two
-/// sectors that this wrote: PU, chunk, first sector, and how many pages of that chunk follow it.
+/// A file system whose power was cut while six more files were durable by fsync alone, and the
+/// pages (two sectors each) written since the unmount: PU, chunk, first sector, and number of
+/// later pages in that chunk.
 fn cut() -> (Flash, Vec<(u32, u32, u32, u32)>) {
     let flash = unmounted();
     let before = flash.pointers();

@@ -160,13 +160,14 @@ pub enum Unmounted {
 #[derive(Clone, Debug)]
 pub struct Ours {
     path: PathBuf,
-    /// Nothing if somebody unmounted it before this process looked.
+    /// None if the mount was gone when this process looked, or if the list of mounts can't be read.
+    /// Then [`Ours::unmount`] does nothing.
     id: Option<u64>,
 }
 
 impl Ours {
-    /// The topmost mount on a directory, which this process has just made. Somebody else may have
-    /// unmounted it by now.
+    /// The topmost mount on a directory, which this process has just made. Another process may
+    /// have unmounted it by now.
     pub fn on(path: &Path) -> Ours {
         let there = at(path).ok().flatten();
         Ours { path: path.into(), id: there.map(|top| top.id) }
