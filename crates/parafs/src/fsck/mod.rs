@@ -73,7 +73,8 @@ pub(crate) mod cure {
         "give up pages of files, with --accept-lost only: reading them becomes an error";
     pub(crate) const LOST_NAMES: &str =
         "give up pages of directories, with --accept-lost only: their files go to /lost+found";
-    pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: their files may be as before them";
+    pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: \
+                                     their files may be as before them";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
@@ -139,6 +140,10 @@ pub(crate) struct Model<'a> {
     lost_nodes: BTreeMap<Nid, BTreeSet<Nid>>,
     /// Indirect nodes (file, number in its tree) that are lost.
     lost_above: BTreeSet<(Nid, u32)>,
+    /// Nodes that were made for lost ones.
+    made_for_lost: usize,
+    /// Numbers from here on are not given to new nodes.
+    free_below: Nid,
     /// Of each segment whose its pages are, by its summary.
     summaries: Vec<Option<Vec<Owner>>>,
     pub(crate) nodes: BTreeMap<Nid, Found>,
@@ -251,6 +256,8 @@ impl<'a> Model<'a> {
             led_nowhere: BTreeSet::new(),
             lost_nodes: BTreeMap::new(),
             lost_above: BTreeSet::new(),
+            made_for_lost: 0,
+            free_below: layout.nids,
             summaries: vec![None; segments],
             nodes: BTreeMap::new(),
             files: BTreeMap::new(),

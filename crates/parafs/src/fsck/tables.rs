@@ -433,18 +433,28 @@ impl Model<'_> {
                 }
             }
         }
-        if unread > 0 && !mutant!("parafs.unread-fsyncs-given-up") {
+        self.would_lose_fsyncs(unread);
+    }
+
+    /// So many pages were written after the checkpoint, and can't be read.
+    fn would_lose_fsyncs(&mut self, pages: u64) {
+        if pages > 0 && !mutant!("parafs.unread-fsyncs-given-up") {
             let said = "written after the last checkpoint can't be read; they may hold fsyncs";
-            self.wrong(cure::FSYNCS, format!("{unread} pages {said}"));
-            self.would_lose(PAGES_BEHIND, unread);
+            self.wrong(cure::FSYNCS, format!("{pages} pages {said}"));
+            self.would_lose(PAGES_BEHIND, pages);
         }
     }
 
     /// Segments with what fsyncs have written behind the checkpoint, where the window does not say.
     async fn find_fsyncs(&mut self) {
+        let mut unread = 0;
         for segment in 0..self.layout.shape.segments() {
+            let written = self.medium.pages_surely_written(&self.layout, segment);
             for page in 0..self.layout.shape.segment_pages {
-                let Ok(bytes) = self.read_page(self.layout.addr(segment, page)).await else {
+                let addr = self.layout.addr(segment, page);
+                let Ok(bytes) = self.read_page(addr).await else {
+                    let is_new = !self.pack.clean && self.counted(addr) != Some(true);
+                    unread += u64::from(is_new && page < written);
                     // What an fsync has written may be there, and be readable another time.
                     if self.may_be_there(segment, page) {
                         self.window.insert(segment);
@@ -465,5 +475,6 @@ impl Model<'_> {
                 }
             }
         }
+        self.would_lose_fsyncs(unread);
     }
 }

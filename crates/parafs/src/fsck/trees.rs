@@ -272,15 +272,20 @@ impl Model<'_> {
         }
     }
 
+    /// Makes a direct node whose pages are lost, with a bound for all of them: a damaged parent may
+    /// name thousands of nodes that never were.
     fn lost_node(&mut self, ino: Nid, ofs: u32, named: &mut BTreeSet<Nid>) -> Option<Nid> {
         let inode = self.inode(ino).filter(|inode| is_file(inode.mode) && !inode.inline)?;
         let Some((NodeKind::Direct, first)) = self.tree.kind(ofs) else { return None };
         let pages = inode.size.div_ceil(self.page_bytes()).saturating_sub(first);
         let pages = pages.min(self.tree.slots) as u32;
-        if pages == 0 || mutant!("parafs.lost-node-is-hole") {
+        let were_lost = self.led_nowhere.len() + self.nodes_unread.len();
+        let is_mutant = mutant!("parafs.lost-node-is-hole");
+        if pages == 0 || self.made_for_lost >= LOST_NODES_MAX * were_lost || is_mutant {
             return None;
         }
         let nid = self.new_node(ino, ofs)?;
+        self.made_for_lost += 1;
         let bytes = self.mend(nid);
         (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
         named.insert(nid);
@@ -391,7 +396,10 @@ impl Model<'_> {
                 && !self.nat_wrong.contains(nid)
                 && !self.nat_lost.contains(&(nid / crate::format::NAT_ENTRIES))
         };
-        let nid = if ofs == 0 { ino } else { (1..self.layout.nids).rev().find(free)? };
+        let nid = if ofs == 0 { ino } else { (1..self.free_below).rev().find(free)? };
+        if ofs != 0 {
+            self.free_below = nid;
+        }
         let bytes = vec![0; self.layout.shape.page_bytes()];
         self.put_node(
             nid,
