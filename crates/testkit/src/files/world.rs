@@ -104,6 +104,8 @@ pub struct OnFlash {
     spec: Arc<DeviceSpec>,
     options: SsdOptions,
     faulty: bool,
+    /// The page-mapped region has flush records.
+    records: bool,
 }
 
 /// What goes wrong on drawn flash.
@@ -138,7 +140,7 @@ impl Store {
         let store = StoreKind::Memory;
         let options = SsdOptions { faults, seed, store, ..SsdOptions::default() };
         let ssd = Ssd::new(&spec, options.clone()).expect("a device");
-        Store::Flash(OnFlash { ssd, spec: Arc::new(spec), options, faulty: false })
+        Store::Flash(OnFlash { ssd, spec: Arc::new(spec), options, faulty: false, records: false })
     }
 
     /// A device of any shape that a file system can be on, with S-FTL and an empty file system, as small as it
@@ -392,6 +394,8 @@ impl OnFlash {
     fn draw(seed: u64, size: Size, failing: Failing) -> Result<OnFlash, String> {
         let (mut spec, mut options) = devices::small(seed, size);
         let faulty = failing == Failing::Now;
+        // Where units vanish most devices have flush records, as drives on an image have.
+        let records = failing == Failing::Later && !seed.is_multiple_of(4);
         // Pages that take others along are refused (`medium.rs::refusal`).
         spec.cells.pair_damage = false;
         options.store = StoreKind::Memory;
@@ -410,8 +414,13 @@ impl OnFlash {
         }
         loop {
             let ssd = Ssd::new(&spec, options.clone()).map_err(|e| e.to_string())?;
-            let flash =
-                OnFlash { ssd, spec: spec.clone().into(), options: options.clone(), faulty };
+            let flash = OnFlash {
+                ssd,
+                spec: spec.clone().into(),
+                options: options.clone(),
+                faulty,
+                records,
+            };
             match flash.settle() {
                 Ok(()) => return Ok(flash),
                 Err(refusal) if spec.geometry.chunks_per_pu > CHUNKS_MAX => return Err(refusal),
@@ -422,9 +431,8 @@ impl OnFlash {
         }
     }
 
-    /// Most devices have flush records, as drives on an image have.
     fn config(&self) -> SftlConfig {
-        let flush_records = !self.options.seed.is_multiple_of(4);
+        let flush_records = self.records;
         // So few segments have as large areas as many.
         SftlConfig { meta_percent: 25, flush_records, ..SftlConfig::default() }
     }
