@@ -141,9 +141,22 @@ impl Medium {
         Some(flash.sftl.write_pointer(channel, block) / layout.shape.page_sectors)
     }
 
+    /// How many of a segment's pages that can't be read were written for sure. If a program has
+    /// failed in the segment, one of them is its page: it was written again elsewhere.
+    pub(crate) fn lost_pages(&self, layout: &Layout, segment: u32, unread: &[u32]) -> u64 {
+        let written = self.pages_surely_written(layout, segment);
+        let lost = unread.iter().filter(|page| **page < written).count() as u64;
+        let (channel, block) = place(layout, segment);
+        let has_failed = match self {
+            Medium::Linear(_) => false,
+            Medium::Flash(flash) => flash.sftl.state(channel, block) == SegmentState::Failed,
+        };
+        lost.saturating_sub(u64::from(has_failed && !mutant!("parafs.failed-page-is-lost")))
+    }
+
     /// Number of pages at the start of a segment that no power cut can have torn. If one of them
-    /// can't be read, it was written and is lost.
-    pub(crate) fn pages_surely_written(&self, layout: &Layout, segment: u32) -> u32 {
+    /// can't be read, it was written.
+    fn pages_surely_written(&self, layout: &Layout, segment: u32) -> u32 {
         match self {
             Medium::Linear(device) if device.tears_to_errors() => 0,
             Medium::Linear(_) => layout.shape.segment_pages,

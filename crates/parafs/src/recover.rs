@@ -182,11 +182,12 @@ pub(crate) async fn roll_forward(
         };
         recovered.pages_read += looked.pages;
         unread += looked.left.len() as u64;
-        let layout = &fs.sb.layout;
-        let was_written = |(segment, page): &&(u32, u32)| {
-            *page < fs.medium.pages_surely_written(layout, *segment)
-        };
-        recovered.unread += looked.left.iter().filter(was_written).count() as u64;
+        let mut left = looked.left;
+        left.sort_unstable();
+        for of_segment in left.chunk_by(|a, b| a.0 == b.0) {
+            let pages: Vec<u32> = of_segment.iter().map(|(_, page)| *page).collect();
+            recovered.unread += fs.medium.lost_pages(&fs.sb.layout, of_segment[0].0, &pages);
+        }
         for found in looked.nodes {
             batches.entry(found.footer.batch.number).or_default().push(found);
         }

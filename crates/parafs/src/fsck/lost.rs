@@ -58,9 +58,7 @@ impl Model<'_> {
         segments.iter().for_each(|segment| self.segments_known[*segment as usize] = false);
         if let Some(doubts) = doubts {
             self.gives_up = self.has_lost_with_blocks();
-            let unclean = self.pack_lost || !self.pack.clean;
-            let behind = unclean && self.medium.has_lost_blocks();
-            match behind && !mutant!("parafs.lost-fsyncs-unsaid") {
+            match self.may_lack_fsyncs() && !mutant!("parafs.lost-fsyncs-unsaid") {
                 true => {
                     let said = "fsyncs after the last checkpoint may be lost";
                     self.unread.set(self.unread.get() + 1);
@@ -83,7 +81,11 @@ impl Model<'_> {
             let valid = &self.segments[segment as usize].valid;
             (there..pages).any(|page| crate::fs::bit(valid, page))
         };
-        let missing = (0..layout.shape.segments()).any(lacks);
-        missing || !self.pack.clean && self.medium.has_lost_blocks()
+        (0..layout.shape.segments()).any(lacks) || self.may_lack_fsyncs()
+    }
+
+    /// Flash blocks that can't be read may hold fsyncs after the last checkpoint.
+    fn may_lack_fsyncs(&self) -> bool {
+        (self.pack_lost || !self.pack.clean) && self.medium.has_lost_blocks()
     }
 }

@@ -75,6 +75,8 @@ pub(crate) mod cure {
         "give up pages of directories, with --accept-lost only: their files go to /lost+found";
     pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: \
                                      their files may be as before them";
+    pub(crate) const OLDER: &str =
+        "take the newest nodes that can be read, with --accept-lost only: they may be older";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
@@ -135,6 +137,8 @@ pub(crate) struct Model<'a> {
     pub(crate) nat_wrong: BTreeSet<Nid>,
     /// Entries that lead to no such node.
     led_nowhere: BTreeSet<Nid>,
+    /// Nodes that the node address table lists in places that can't be read.
+    listed_unread: BTreeSet<Nid>,
     /// For each file, the nodes that the node address table lists and that were not found on the
     /// medium. A node leaves the set when it is found elsewhere, or when its parent is mended.
     lost_nodes: BTreeMap<Nid, BTreeSet<Nid>>,
@@ -254,6 +258,7 @@ impl<'a> Model<'a> {
             nat: vec![NatEntry::default(); layout.nids as usize],
             nat_wrong: BTreeSet::new(),
             led_nowhere: BTreeSet::new(),
+            listed_unread: BTreeSet::new(),
             lost_nodes: BTreeMap::new(),
             lost_above: BTreeSet::new(),
             made_for_lost: 0,

@@ -153,6 +153,7 @@ impl Model<'_> {
                 Err(e) => {
                     if self.layout.has(entry.addr) {
                         self.nodes_unread.insert(entry.addr);
+                        self.listed_unread.insert(nid);
                     }
                     format!("node {nid} can't be read: {}", e.why())
                 }
@@ -231,7 +232,10 @@ impl Model<'_> {
                 let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
                 let wanted = sector || self.led_nowhere.contains(&nid) || known;
                 let is_older = version < self.sb.first_version;
+                // The table says where the newest one is, and that place can't be read.
+                let has_newer = !known && self.listed_unread.contains(&nid);
                 if nid == 0
+                    || has_newer && !mutant!("parafs.older-node-counts")
                     || is_older && !mutant!("parafs.older-file-system-counts")
                     || nid >= self.layout.nids
                     || version >= self.pack.version
@@ -252,6 +256,15 @@ impl Model<'_> {
         // both have damaged sectors, the repair has to guess by the versions of nodes.
         if !self.nat_lost.is_empty() && self.segments_known.contains(&false) {
             self.would_lose("sectors of tables", self.tables_unread);
+        }
+        let may_lack_nodes = !self.nodes_unread.is_empty() || self.medium.has_lost_blocks();
+        if !self.nat_lost.is_empty() && may_lack_nodes {
+            let said = "nodes that are found instead may be older than those that can't be read";
+            self.wrong(
+                cure::OLDER,
+                format!("{} sectors of the table of nodes are lost: {said}", self.nat_lost.len()),
+            );
+            self.would_lose("sectors of the node address table", self.nat_lost.len() as u64);
         }
         for (nid, Candidate { rank, footer, bytes }) in found {
             let addr = Addr(rank.3);
@@ -419,11 +432,10 @@ impl Model<'_> {
         let all = self.layout.shape.segments();
         let mut unread = 0;
         for (segment, from) in recover::with_nodes(&self.pack.heads, given, all) {
-            let written = self.medium.pages_surely_written(&self.layout, segment);
+            let mut failed = Vec::new();
             for page in from..self.layout.shape.segment_pages {
                 let read = self.read_page(self.layout.addr(segment, page)).await;
-                let is_lost = read.is_err() && page < written;
-                unread += u64::from(is_lost && !self.pack.clean);
+                failed.extend(read.is_err().then_some(page));
                 let footer = read.ok().and_then(|bytes| self.footer(&bytes).ok());
                 let later = footer.filter(|footer| footer.version > self.pack.version);
                 if let Some(footer) = later {
@@ -432,13 +444,14 @@ impl Model<'_> {
                     return self.wrong(cure::PACK, format!("{said}, with what was done since"));
                 }
             }
+            unread += self.medium.lost_pages(&self.layout, segment, &failed);
         }
         self.would_lose_fsyncs(unread);
     }
 
     /// So many pages were written after the checkpoint, and can't be read.
     fn would_lose_fsyncs(&mut self, pages: u64) {
-        if pages > 0 && !mutant!("parafs.unread-fsyncs-given-up") {
+        if pages > 0 && !self.pack.clean && !mutant!("parafs.unread-fsyncs-given-up") {
             let said = "written after the last checkpoint can't be read; they may hold fsyncs";
             self.wrong(cure::FSYNCS, format!("{pages} pages {said}"));
             self.would_lose(PAGES_BEHIND, pages);
@@ -449,12 +462,11 @@ impl Model<'_> {
     async fn find_fsyncs(&mut self) {
         let mut unread = 0;
         for segment in 0..self.layout.shape.segments() {
-            let written = self.medium.pages_surely_written(&self.layout, segment);
+            let mut failed = Vec::new();
             for page in 0..self.layout.shape.segment_pages {
                 let addr = self.layout.addr(segment, page);
                 let Ok(bytes) = self.read_page(addr).await else {
-                    let is_new = !self.pack.clean && self.counted(addr) != Some(true);
-                    unread += u64::from(is_new && page < written);
+                    failed.extend((self.counted(addr) != Some(true)).then_some(page));
                     // What an fsync has written may be there, and be readable another time.
                     if self.may_be_there(segment, page) {
                         self.window.insert(segment);
@@ -474,6 +486,7 @@ impl Model<'_> {
                     }
                 }
             }
+            unread += self.medium.lost_pages(&self.layout, segment, &failed);
         }
         self.would_lose_fsyncs(unread);
     }

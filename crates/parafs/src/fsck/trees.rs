@@ -7,7 +7,8 @@
 
 use super::{Found, Model, cure, is_dir, is_file};
 use crate::format::{
-    Addr, Inode, LEVELS_MAX, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots, XATTRS,
+    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots,
+    XATTRS,
 };
 use flashlane_base::mutant;
 use std::collections::BTreeSet;
@@ -173,6 +174,7 @@ impl Model<'_> {
             named.insert(ino);
             let inode = Inode::decode(&self.nodes[&ino].bytes);
             if inode.xattrs != NO_NODE && !self.child(ino, inode.xattrs, XATTRS, &mut named) {
+                self.is_named_by_its_file(ino, inode.xattrs);
                 self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode });
             }
             let n = self.tree.slots as u32;
@@ -259,32 +261,53 @@ impl Model<'_> {
         ofs: u32,
         named: &mut BTreeSet<Nid>,
     ) -> Option<Nid> {
-        if let Some(lost) = self.lost_nodes.get_mut(&ino) {
-            lost.remove(&nid);
-        }
+        self.is_named_by_its_file(ino, nid);
         if !matches!(self.tree.kind(ofs), Some((NodeKind::Direct, _))) {
             self.lost_above.insert((ino, ofs));
             return None;
         }
         match self.files.contains_key(&(ino, ofs)) {
             true => None,
-            false => self.lost_node(ino, ofs, named),
+            false => self.lost_node(ino, (nid, ofs), named),
         }
     }
 
-    /// Makes a direct node whose pages are lost, with a bound for all of them: a damaged parent may
-    /// name thousands of nodes that never were.
-    fn lost_node(&mut self, ino: Nid, ofs: u32, named: &mut BTreeSet<Nid>) -> Option<Nid> {
+    /// The place of a lost node in its file is known.
+    fn is_named_by_its_file(&mut self, ino: Nid, nid: Nid) {
+        if let Some(lost) = self.lost_nodes.get_mut(&ino) {
+            lost.remove(&nid);
+        }
+    }
+
+    /// Makes direct node `ofs` of a file, whose pages are lost, with number `nid` if no other node has
+    /// it. There is a bound for all such nodes: a damaged parent may name thousands that never were.
+    fn lost_node(
+        &mut self,
+        ino: Nid,
+        (nid, ofs): (Nid, u32),
+        named: &mut BTreeSet<Nid>,
+    ) -> Option<Nid> {
         let inode = self.inode(ino).filter(|inode| is_file(inode.mode) && !inode.inline)?;
         let Some((NodeKind::Direct, first)) = self.tree.kind(ofs) else { return None };
         let pages = inode.size.div_ceil(self.page_bytes()).saturating_sub(first);
         let pages = pages.min(self.tree.slots) as u32;
-        let were_lost = self.led_nowhere.len() + self.nodes_unread.len();
+        // Each entry of a sector of the table that is lost may have been one.
+        let tables = match mutant!("parafs.lost-tables-had-no-nodes") {
+            true => 0,
+            false => self.nat_lost.len() * NAT_ENTRIES as usize,
+        };
+        let were_lost = self.led_nowhere.len() + self.nodes_unread.len() + tables;
         let is_mutant = mutant!("parafs.lost-node-is-hole");
         if pages == 0 || self.made_for_lost >= LOST_NODES_MAX * were_lost || is_mutant {
             return None;
         }
-        let nid = self.new_node(ino, ofs)?;
+        let is_free = (1..self.layout.nids).contains(&nid)
+            && self.nat[nid as usize] == NatEntry::default()
+            && !self.nodes.contains_key(&nid);
+        let nid = match is_free {
+            true => self.make_node(nid, ino, ofs),
+            false => self.new_node(ino, ofs)?,
+        };
         self.made_for_lost += 1;
         let bytes = self.mend(nid);
         (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
@@ -294,17 +317,18 @@ impl Model<'_> {
 
     /// Puts nodes of [`Addr::LOST`] pages into the empty places below lost indirect nodes. It does so
     /// only if direct nodes may have been lost there: the table lists a node that neither was found
-    /// nor is named, or parts of the table and nodes can't be read. It reports a problem if the
-    /// places are too many or can't be filled.
+    /// nor is named, or sectors of the table are lost. It reports a problem if the places are too many
+    /// or can't be filled.
     fn fill_below_lost(&mut self, named: &mut BTreeSet<Nid>) {
-        let tables_lost = !self.nat_lost.is_empty() && !self.nodes_unread.is_empty();
+        let tables_lost = !self.nat_lost.is_empty();
         for (ino, above) in std::mem::take(&mut self.lost_above) {
             let lost = self.lost_nodes.get(&ino).is_some_and(|lost| !lost.is_empty());
             let Some(inode) = self.inode(ino).filter(|_| lost || tables_lost) else { continue };
             let pages = inode.size.div_ceil(self.page_bytes());
             let absent = self.absent_below(ino, above, pages);
             let attached = |m: &mut Model<'_>, ofs, named: &mut BTreeSet<Nid>| {
-                let made = m.lost_node(ino, ofs, named)?;
+                let lost = m.lost_nodes.get_mut(&ino).and_then(BTreeSet::pop_last);
+                let made = m.lost_node(ino, (lost.unwrap_or(NO_NODE), ofs), named)?;
                 named.remove(&made);
                 m.attach(ino, ofs, made, named).then_some(made)
             };
@@ -322,29 +346,34 @@ impl Model<'_> {
     /// [`LOST_NODES_MAX`] at most.
     fn absent_below(&self, ino: Nid, above: u32, pages: u64) -> Vec<(u64, u32)> {
         let mut found = Vec::new();
-        let mut at = self.tree.inode_addrs;
-        while at < pages && found.len() <= LOST_NODES_MAX {
+        let Some(first) = self.first_below(above) else { return found };
+        for at in (first..pages).step_by(self.tree.slots as usize) {
             let Some(position) = self.tree.position(at) else { break };
-            if position.steps.iter().any(|step| step.ofs == above)
-                && let Some(last) = position.steps.last()
-                && !self.files.contains_key(&(ino, last.ofs))
-            {
+            let is_below = position.steps.iter().any(|step| step.ofs == above);
+            let Some(last) = position.steps.last().filter(|_| is_below) else { break };
+            if !self.files.contains_key(&(ino, last.ofs)) {
                 found.push((at, last.ofs));
             }
-            at += self.tree.slots;
+            if found.len() > LOST_NODES_MAX {
+                break;
+            }
         }
         found
+    }
+
+    /// The first page that a node of a tree leads to.
+    fn first_below(&self, ofs: u32) -> Option<u64> {
+        // The first direct node below an indirect one follows it, or one more indirect node.
+        (ofs..ofs.checked_add(3)?).find_map(|ofs| match self.tree.kind(ofs) {
+            Some((NodeKind::Direct, first)) => Some(first),
+            _ => None,
+        })
     }
 
     /// Where node `ofs` of a tree hangs: words on the way from the inode, each with the number of the
     /// node that it names.
     fn way_to(&self, ofs: u32) -> Option<Vec<(u32, u32)>> {
-        // The first direct node below it leads over it.
-        let direct = (ofs..ofs.checked_add(3)?).find_map(|ofs| match self.tree.kind(ofs) {
-            Some((NodeKind::Direct, first)) => Some(first),
-            _ => None,
-        })?;
-        let steps = self.tree.position(direct)?.steps;
+        let steps = self.tree.position(self.first_below(ofs)?)?.steps;
         let mut way: Vec<(u32, u32)> = steps.iter().map(|step| (step.slot, step.ofs)).collect();
         let end = way.iter().position(|(_, step)| *step == ofs)?;
         way.truncate(end + 1);
@@ -394,12 +423,16 @@ impl Model<'_> {
         let free = |nid: &Nid| {
             self.nat[*nid as usize] == NatEntry::default()
                 && !self.nat_wrong.contains(nid)
-                && !self.nat_lost.contains(&(nid / crate::format::NAT_ENTRIES))
+                && !self.nat_lost.contains(&(nid / NAT_ENTRIES))
         };
         let nid = if ofs == 0 { ino } else { (1..self.free_below).rev().find(free)? };
         if ofs != 0 {
             self.free_below = nid;
         }
+        Some(self.make_node(nid, ino, ofs))
+    }
+
+    fn make_node(&mut self, nid: Nid, ino: Nid, ofs: u32) -> Nid {
         let bytes = vec![0; self.layout.shape.page_bytes()];
         self.put_node(
             nid,
@@ -412,7 +445,7 @@ impl Model<'_> {
             },
         );
         self.set_nat(nid, NatEntry { ino, addr: Addr::NONE });
-        Some(nid)
+        nid
     }
 
     /// Names ascend, values end within the page, and nothing is behind them.

@@ -708,23 +708,26 @@ fn all() -> Vec<Planted> {
     list.0
 }
 
-/// Nodes of /far are lost. Pages that only they named are errors after a repair, and not zeros; below
-/// an indirect node those that were found again are as before.
+/// Nodes of /far are lost. Pages that only they named are errors after a repair, and not zeros. Nodes
+/// below a lost indirect node are found again.
 #[test]
 fn pages_of_a_lost_node_are_errors_and_not_zeros() {
     // Lengths of /far in pages: with `less`, node 4 is the only node that can be below node 3. Each
-    // row: length, lost nodes, and true if /far gives a read error after the repair.
+    // row: length, lost nodes, true if the node address table is lost as well, and true if /far gives
+    // a read error after the repair.
     let (all, less) = (2_060_001, 3_001);
-    let nodes: [(u64, &[u32], bool); 7] = [
-        (all, &[1], true),
-        (all, &[2], true),
-        (all, &[4], true),
-        (all, &[3], false),
-        (all, &[ROOT_OFS], false),
-        (less, &[3], false),
-        (less, &[3, 4], true),
+    let nodes: [(u64, &[u32], bool, bool); 9] = [
+        (all, &[1], false, true),
+        (all, &[2], false, true),
+        (all, &[4], false, true),
+        (all, &[3], false, false),
+        (all, &[ROOT_OFS], false, false),
+        (less, &[3], false, false),
+        (less, &[3, 4], false, true),
+        (all, &[1], true, true),
+        (all, &[4], true, true),
     ];
-    for (pages, lost, is_error) in nodes {
+    for (pages, lost, table, is_error) in nodes {
         let image = Image::new(Left::Unmounted);
         let device = image.device.clone();
         let before = run(1, async move |cx| {
@@ -736,7 +739,15 @@ fn pages_of_a_lost_node_are_errors_and_not_zeros() {
             before
         });
         for ofs in lost {
-            image.device.lose(image.page_at(image.nat(node_of(&image, "/far", *ofs)).1));
+            let at = image.page_at(image.nat(node_of(&image, "/far", *ofs)).1);
+            match table {
+                // Of a node whose sum is wrong nobody knows that it was one.
+                true => image.spoil(at, |b| b[12] ^= 1),
+                false => image.device.lose(at),
+            }
+        }
+        for number in (0..3).filter(|_| table) {
+            image.spoil(image.table_at(true, number), |b| b[50] ^= 1);
         }
         let device = image.device;
         let found = run(1, async move |cx| {
@@ -755,6 +766,29 @@ fn pages_of_a_lost_node_are_errors_and_not_zeros() {
                 assert!(is_error && says.contains("a repair gave it up"), "{lost:?}: {says}");
             }
         }
+    }
+}
+
+/// The newest copy of a file's inode can't be read, and the segment table is lost. Older copies in the
+/// log are not taken for it: the file is gone after a repair.
+#[test]
+fn an_older_copy_of_a_node_is_not_taken() {
+    for path in ["/large", "/dir/below/deep/d"] {
+        let image = Image::new(Left::Unmounted);
+        image.device.lose(image.page_at(image.nat(ino(path)).1));
+        let segments = image.area(b"pSIT").len() as u64 / 2;
+        (0..segments).for_each(|n| image.device.lose(image.table_at(false, n as u32)));
+        let device = image.device;
+        let found = run(1, async move |cx| {
+            let medium = || Medium::Linear(device.clone());
+            let refused = repair(&cx, &medium(), NOW, Unread::Refuse).await;
+            assert!(matches!(refused, Err(FsError::Unread(_))), "{refused:?}");
+            let done = repair(&cx, &medium(), NOW, Unread::GiveUp).await.expect("it is mended");
+            assert_eq!(done.after.found, 0, "{:?}", done.after.problems);
+            let (fs, _) = Fs::mount(&cx, medium(), small()).await.expect("it is mounted");
+            look(&cx, &fs).await
+        });
+        assert_eq!(found.get(path), None);
     }
 }
 

@@ -131,6 +131,15 @@ fn unmounted() -> Flash {
     flash
 }
 
+/// Mounts it, makes so many files more durable by fsync alone, and cuts the power.
+fn fsynced(flash: &Flash, files: u8) {
+    flash.life(move |cx, ssd| async move {
+        let medium = medium(&cx, ssd).await.expect("it is mounted");
+        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+        fill(&cx, &fs, FILES..FILES + files, true).await;
+    });
+}
+
 /// Reads every page of the test files and returns how many can't be read. Panics if one that can
 /// be read has other content. After a repair (`repaired`) a file's name may be gone, and each read
 /// error must say that a repair gave the page up.
@@ -261,11 +270,7 @@ fn fsyncs_outlive_reads_that_fail_for_a_while() {
     for times in [9, 100, 300] {
         let flash = unmounted();
         let before = flash.pointers();
-        flash.life(|cx, ssd| async move {
-            let medium = medium(&cx, ssd).await.expect("it is mounted");
-            let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
-            fill(&cx, &fs, FILES..FILES + 3, true).await;
-        });
+        fsynced(&flash, 3);
         let mut faults = Vec::new();
         for ((pu, chunk), end) in flash.pointers() {
             let from = before.get(&(pu, chunk)).copied().unwrap_or(0);
@@ -287,11 +292,7 @@ fn fsyncs_outlive_reads_that_fail_for_a_while() {
 fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
     let flash = unmounted();
     let before = flash.written();
-    flash.life(|cx, ssd| async move {
-        let medium = medium(&cx, ssd).await.expect("it is mounted");
-        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
-        fill(&cx, &fs, FILES..FILES + 12, true).await;
-    });
+    fsynced(&flash, 12);
     let new: Vec<(u32, u32)> =
         flash.written().into_iter().filter(|at| !before.contains(at)).collect();
     assert!(new.len() > 3, "{new:?}");
@@ -313,11 +314,7 @@ fn blocks_behind_the_checkpoint_that_can_not_be_read_stop_writing() {
 fn cut() -> (Flash, Vec<(u32, u32, u32, u32)>) {
     let flash = unmounted();
     let before = flash.pointers();
-    flash.life(|cx, ssd| async move {
-        let medium = medium(&cx, ssd).await.expect("it is mounted");
-        let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
-        fill(&cx, &fs, FILES..FILES + 6, true).await;
-    });
+    fsynced(&flash, 6);
     let mut pages = Vec::new();
     for ((pu, chunk), end) in flash.pointers() {
         let from = before.get(&(pu, chunk)).copied().unwrap_or(0);
@@ -327,8 +324,8 @@ fn cut() -> (Flash, Vec<(u32, u32, u32, u32)>) {
 }
 
 /// After a cut a page of the log can't be read, and later ones of its flash block can. So it was
-/// written, and an fsync may be there: a mount and a repair change nothing unasked. The last page of
-/// a block may have been torn.
+/// written, and may hold an fsync: a mount and a repair change nothing unasked. The last page of a
+/// block may have been torn.
 #[test]
 fn an_fsync_that_can_not_be_read_is_not_given_up_unasked() {
     let (mut stopped, mut torn) = (0, 0);
@@ -363,6 +360,47 @@ fn an_fsync_that_can_not_be_read_is_not_given_up_unasked() {
         assert_eq!((found.read_only, lost), (None, 0));
     }
     assert!(stopped > 3 && torn > 1, "{stopped} and {torn}");
+}
+
+/// A program fails, whichever it is, and the page is written again elsewhere. After a cut its remains
+/// are no lost fsync. Each fsync has three nodes, which are written at a time.
+#[test]
+fn the_page_of_a_failed_program_is_not_lost() {
+    const INDEXES: [u64; 3] = [0, 3_000, 5_000];
+    for count in 1..120 {
+        let flash = unmounted();
+        let kind = "kind = \"write_next_unit\"";
+        flash.fail(&format!("{kind}\ncount = {count}\ntimes = 1\n"));
+        flash.life(|cx, ssd| async move {
+            let medium = medium(&cx, ssd).await.expect("it is mounted");
+            let (fs, _) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+            for file in 0..8 {
+                let ino = create(&cx, &fs, ROOT, &format!("g{file}"), FILE).await.ino;
+                for index in INDEXES {
+                    let content = page(file, index as u8);
+                    fs.write(&cx, ino, index * PAGE as u64, &content, now(&cx))
+                        .await
+                        .expect("room");
+                }
+                fs.fsync(&cx, ino, false).await.expect("it is written");
+            }
+        });
+        flash.0.forgive();
+        flash.life(move |cx, ssd| async move {
+            let medium = medium(&cx, ssd).await.expect("it is mounted");
+            let (fs, found) = Fs::mount(&cx, medium, small()).await.expect("it is mounted");
+            assert_eq!((found.read_only, found.unread), (None, 0), "program {count}");
+            for file in 0..8 {
+                let name = format!("g{file}");
+                let ino = fs.lookup(&cx, ROOT, name.as_bytes()).await.expect("a name").ino;
+                for index in INDEXES {
+                    let mut got = vec![0; PAGE];
+                    let read = fs.read(&cx, ino, index * PAGE as u64, &mut got).await;
+                    assert!(read.is_ok() && got == page(file, index as u8), "program {count}");
+                }
+            }
+        });
+    }
 }
 
 fn repaired(flash: &Flash, unread: Unread) -> Result<Repaired, FsError> {
