@@ -121,8 +121,8 @@ pub(crate) fn can_be_tried(stack: &Description) -> bool {
     is_small(&stack.device.spec.geometry())
 }
 
-/// True if a device has at most 32 GiB. A trial on it takes moments then, and a few hundred megabytes
-/// of memory at most.
+/// True if a device has at most 32 GiB. A trial on it takes moments then, and a few hundred
+/// megabytes of memory at most.
 pub(crate) fn is_small(geo: &Geometry) -> bool {
     geo.sectors() <= SECTORS_MAX
 }

@@ -253,9 +253,8 @@ impl Line {
         }
         if let Some(n) = sector.filter(|_| self.kind == FaultKind::EraseFail) {
             let key = if self.at.is_some() { "at" } else { "sector" };
-            let says = format!(
-                "names sector {n}, and an erase is of a whole chunk: leave the sector out of an erase_fail"
-            );
+            let says =
+                format!("names sector {n}, but an erase takes a whole chunk: leave the sector out");
             return Err(wrong(key, says));
         }
         let chance = match &self.probability {

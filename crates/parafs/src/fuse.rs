@@ -3,7 +3,7 @@
 //! Owns: the mount, what the kernel asks, in its terms. The way of a request: a thread of `fuser`
 //! reads it ([`Calls`]) and does it at once, if nothing lacks. Else a port brings it to the core that
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names,
-//! attributes and pages, as nobody else changes them; the kernel hands each `write(2)` on at once,
+//! attributes and pages, because only this mount changes them; it hands each `write(2)` on at once,
 //! so that on a full file system this call fails, unless the mount asks for its writeback cache;
 //! the kernel checks permissions, but this module clears set-user and set-group bits when the
 //! content or the owner of a file changes; an unmount loses nothing that the kernel kept. Never:
@@ -215,8 +215,8 @@ impl Port for Intake {
 
 /// A file system that is mounted on a directory.
 pub struct Mounted {
-    /// The threads that answer the kernel. This is never dropped, as the drop would unmount the
-    /// directory, on which somebody may have mounted something else by then.
+    /// The threads that answer the kernel. This is never dropped: a drop unmounts whatever is
+    /// mounted on the directory by then, also another file system.
     session: ManuallyDrop<BackgroundSession>,
     queue: Arc<Queue>,
     _port: Opened,
@@ -566,7 +566,8 @@ impl Filesystem for Calls {
             InitFlags::FUSE_PARALLEL_DIROPS,
             // Else it asks for security.capability before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // A file handle (`open_by_handle_at(2)`, NFS) is valid after the kernel forgot the file.
+            // A file handle (`open_by_handle_at(2)`, NFS) is valid after the kernel forgot the
+            // file.
             InitFlags::FUSE_EXPORT_SUPPORT,
         ] {
             // An old kernel has less, and is slower.

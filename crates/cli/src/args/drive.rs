@@ -75,7 +75,7 @@ a plan:
 
   [[fault]]
   kind = \"read_uncorrectable\"
-  at = \"pu 3 chunk 17\"       # or pu = 3, chunk = 17, sector = 32; one that is left out matches all
+  at = \"pu 3 chunk 17\"       # or pu = 3, chunk = 17, sector = 32; leave out what may be any
   times = 2                  # then no more
 
   [[fault]]

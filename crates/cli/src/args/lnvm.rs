@@ -16,8 +16,8 @@ Examples:
   flashlane lnvm list my.img
   flashlane lnvm list *.img --json -
 
-State is what the drive's table says of a target: created, or half created. `list` mounts no target. `info`
-tries to, and says why one can't be mounted.")]
+State is what the drive's table says of a target: created, or half created. `list` mounts no
+target. `info` tries to, and says why one can't be mounted.")]
     List(LnvmList),
     /// Create a target on a range of LUNs
     #[command(after_help = "\

@@ -85,8 +85,8 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
         if !found.clean {
             let Recovered { batches, torn_batches, orphans, .. } = found;
             say(&format_args!(
-                "it was not unmounted: {batches} fsyncs after the last checkpoint were found whole, \
-                 {torn_batches} were cut short; {orphans} files without a name are deleted"
+                "it was not unmounted: {batches} fsyncs after the last checkpoint were found \
+                 whole, {torn_batches} were cut short; {orphans} files without a name are deleted"
             ));
         }
         if let Some(why) = &found.read_only {

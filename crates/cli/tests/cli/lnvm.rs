@@ -322,7 +322,8 @@ fn a_run_accepts_what_is_lost() {
     assert_eq!(mount["lost"]["sectors"], lost.len());
 }
 
-/// A create that is refused for want of room has erased and programmed nothing, with -f and without.
+/// A create that is refused for want of room has erased and programmed nothing, with -f and
+/// without.
 #[test]
 fn a_refused_create_leaves_the_drive_as_it_was() {
     let h = here();

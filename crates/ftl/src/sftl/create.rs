@@ -49,8 +49,8 @@ pub struct SftlConfig {
     pub meta_over_provisioning_percent: Option<u32>,
     /// Segments of each channel, as they came out.
     pub segments: Option<u32>,
-    /// Mount although sectors of the page-mapped region can't be read that were good once. Chunks of
-    /// segments that can't be read stay as they are; the first change through logical sectors
+    /// Mount although sectors of the page-mapped region can't be read that were good once. Chunks
+    /// of segments that can't be read stay as they are; the first change through logical sectors
     /// ([`super::Face`]) gives them up.
     pub accept_lost_sectors: bool,
 }

@@ -31,8 +31,8 @@ use std::sync::Arc;
 const FAILED: &str = "a program failed: its segment takes no more until it is discarded as a whole";
 const GONE: &str = "its segment has no good block left";
 const OPEN: &str = "the device allows no more open segments: fill one";
-const DOUBT: &str = "chunks that were written can't be read. Mount the target again when they can be \
-                     read; or mount it with --accept-lost, and the first change gives them up";
+const DOUBT: &str = "chunks that were written can't be read. Mount the target again when they can \
+                     be read; or mount it with --accept-lost, and the first change gives them up";
 const HOST: &str = "the host could not keep what was written: its disk is full or failing";
 
 /// What lies where.

@@ -206,7 +206,8 @@ pub struct Sftl {
     changed: Notify,
     settings: crate::layer::Settings,
     recovery: OnceLock<Recovery>,
-    /// True if the first change through logical sectors ([`Face`]) gives up chunks that can't be read.
+    /// True if the first change through logical sectors ([`Face`]) gives up chunks that can't be
+    /// read.
     accepts_lost: bool,
 }
 
@@ -220,8 +221,8 @@ impl Sftl {
         self.map.lock().segment(channel, segment).map_or(0, |s| s.pointer())
     }
 
-    /// Number of sectors at the start of the segment that no power cut can have torn. If one of them
-    /// can't be read, it was written and is lost.
+    /// Number of sectors at the start of the segment that no power cut can have torn. If one of
+    /// them can't be read, it was written and is lost.
     pub fn surely_written(&self, channel: u32, segment: u32) -> u32 {
         let map = self.map.lock();
         map.segment(channel, segment)

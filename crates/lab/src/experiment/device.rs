@@ -173,8 +173,8 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
     let is_sound = |spec: &toml::Table| {
         toml::to_string(spec).is_ok_and(|text| DeviceSpec::from_toml(&text).is_ok())
     };
-    // The `--set` to blame: the last one without which the device would be sound. If no single one is
-    // to blame, the last `--set`. None if the named device itself is unsound.
+    // The `--set` to blame: the last one without which the device would be sound. If no single one
+    // is to blame, the last `--set`. None if the named device itself is unsound.
     let culprit = || {
         let base: toml::Table = text.parse().ok().filter(is_sound)?;
         let is_changed = |(_, at): &&(String, At)| matches!(at, At::Change(_));
@@ -187,8 +187,8 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
         };
         changed.iter().rev().find(is_one).or(changed.last()).copied()
     };
-    // Blames the value that was given for the key `of`, or for a key below it. Where there is none, it
-    // blames the culprit.
+    // Blames the value that was given for the key `of`, or for a key below it. Where there is none,
+    // it blames the culprit.
     let complain = |of: &str, said: String| {
         let is_meant = |(path, _): &&(String, At)| {
             let below = |rest: &str| rest.is_empty() || rest.starts_with('.');

@@ -2,9 +2,9 @@
 //!
 //! Owns: opening an image with its targets ([`Drive`]), what create, remove, factory and the bad-block
 //! verbs do and in which order. Promises: a target's entry is durable before anything of it is written,
-//! and gone before anything else may take its PUs; what is refused has changed nothing, but for a create
-//! on a large device ([`create`]); looking writes nothing. Never: formats ([`show`] does), or knows the
-//! bytes of a table or of a target.
+//! and gone before anything else may take its PUs; what is refused has changed nothing, but for a
+//! create on a large device ([`create`]); looking writes nothing. Never: formats ([`show`] does),
+//! or knows the bytes of a table or of a target.
 //!
 //! Without `factory` a create finds the pblk that is on its PUs and recovers it, as the kernel did;
 //! where there is none it makes one.
@@ -371,8 +371,9 @@ pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     let settings = ask.settings(None)?;
     let looked = Drive::look(path)?;
     if room::is_small(&looked.geometry()) {
-        // Some refusals come after erases and programs. So the first try is on a shadow of the image. A
-        // large device is not tried: it has room, and the shadow would take gigabytes of memory.
+        // Some refusals come after erases and programs. So the first try is on a shadow of the
+        // image. A large device is not tried: it has room, and the shadow would take gigabytes of
+        // memory.
         let shadow = looked.shadow()?;
         changeable(path, shadow.ssd.clone())?;
         create_fitting(&shadow, ask, &settings)?;

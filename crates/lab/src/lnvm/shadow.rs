@@ -23,8 +23,8 @@ pub(super) struct Shadow {
 struct State {
     /// Pages that were written.
     pages: BTreeMap<u64, Box<[u8]>>,
-    /// Ranges of pages that are zeros where `pages` has nothing: the first, and the first after them.
-    /// No two ranges meet.
+    /// Ranges of pages that are zeros where `pages` has nothing: the first, and the first after
+    /// them. No two ranges meet.
     holes: BTreeMap<u64, u64>,
     len: u64,
     /// From here on nothing of the file counts any more.

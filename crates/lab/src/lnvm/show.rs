@@ -39,8 +39,8 @@ pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {
     }
 }
 
-/// State of a target in the drive's table, in a word or two. Only a mount can tell if the target can be
-/// used, and [`list`] mounts nothing, so the word must not promise that.
+/// State of a target in the drive's table, in a word or two. Only a mount can tell if the target
+/// can be used, and [`list`] mounts nothing, so the word must not promise that.
 fn state(info: &TargetInfo) -> &'static str {
     match info.state {
         TargetState::Ready => "created",

@@ -268,8 +268,8 @@ fn make(
 ) -> Result<(), ImageError> {
     let old = match std::fs::symlink_metadata(path) {
         Ok(there) => {
-            // An image never replaces a pipe, a link or a folder. This comes first: the message of `Exists`
-            // advises `--force`.
+            // An image never replaces a pipe, a link or a folder. This comes first: the message of
+            // `Exists` advises `--force`.
             fresh::only_files(&there).map_err(unmade)?;
             if !replace {
                 return Err(ImageError::Exists);

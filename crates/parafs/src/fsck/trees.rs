@@ -1,9 +1,9 @@
 //! Inodes, the trees of files' nodes, and the pages that they name.
 //!
 //! Owns: what fields of an inode can be, which node names which. Promises: each node is named once,
-//! by the node that should; a page is one file's; a page of a regular file that a lost node may have
-//! named is [`Addr::LOST`]; what else is lost of a tree is a hole, and the rest stays.
-//! Never: reads the medium.
+//! by the node that should; a page is one file's; a page of a regular file that a lost node may
+//! have named is [`Addr::LOST`]; what else is lost of a tree is a hole, and the rest stays. Never:
+//! reads the medium.
 
 use super::{Found, Model, cure, is_dir, is_file};
 use crate::format::{
@@ -250,10 +250,10 @@ impl Model<'_> {
         }
     }
 
-    /// Makes a node in place of lost direct node `ofs` of a regular file, and returns its number. Its
-    /// pages, up to the end of the file, are [`Addr::LOST`]. Returns None for an indirect node, which
-    /// [`Model::fill_below_lost`] handles, and if node `ofs` of the file was found under another
-    /// number.
+    /// Makes a node in place of lost direct node `ofs` of a regular file, and returns its number.
+    /// Its pages, up to the end of the file, are [`Addr::LOST`]. Returns None for an indirect node,
+    /// which [`Model::fill_below_lost`] handles, and if node `ofs` of the file was found under
+    /// another number.
     fn instead_of(
         &mut self,
         ino: Nid,
@@ -279,8 +279,9 @@ impl Model<'_> {
         }
     }
 
-    /// Makes direct node `ofs` of a file, whose pages are lost, with number `nid` if no other node has
-    /// it. There is a bound for all such nodes: a damaged parent may name thousands that never were.
+    /// Makes direct node `ofs` of a file, whose pages are lost, with number `nid` if no other node
+    /// has it. There is a bound for all such nodes: a damaged parent may name thousands that never
+    /// were.
     fn lost_node(
         &mut self,
         ino: Nid,
@@ -315,10 +316,10 @@ impl Model<'_> {
         Some(nid)
     }
 
-    /// Puts nodes of [`Addr::LOST`] pages into the empty places below lost indirect nodes. It does so
-    /// only if direct nodes may have been lost there: the table lists a node that neither was found
-    /// nor is named, or sectors of the table are lost. It reports a problem if the places are too many
-    /// or can't be filled.
+    /// Puts nodes of [`Addr::LOST`] pages into the empty places below lost indirect nodes. It does
+    /// so only if direct nodes may have been lost there: the table lists a node that neither was
+    /// found nor is named, or sectors of the table are lost. It reports a problem if the places are
+    /// too many or can't be filled.
     fn fill_below_lost(&mut self, named: &mut BTreeSet<Nid>) {
         let tables_lost = !self.nat_lost.is_empty();
         for (ino, above) in std::mem::take(&mut self.lost_above) {

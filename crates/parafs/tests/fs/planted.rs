@@ -88,7 +88,8 @@ fn try_one(planted: &Planted) -> Result<(), String> {
     (planted.strike)(&image);
     let (left, touches) = (planted.left, planted.touches.clone());
     // A repair must refuse, and then may give data up, only if something can't be read and files,
-    // a checkpoint, or the search for fsyncs (the update window) depend on it. It mends any other damage without giving anything up.
+    // a checkpoint, or the search for fsyncs (the update window) depend on it. It mends any other
+    // damage without giving anything up.
     let may_count = ["newest checkpoint", "older checkpoint: its head", "window"];
     let loses = !touches.is_empty() || may_count.iter().any(|of| planted.name.starts_with(of));
     let gives_up = planted.name.ends_with("can't be read") && loses;
@@ -708,13 +709,13 @@ fn all() -> Vec<Planted> {
     list.0
 }
 
-/// Nodes of /far are lost. Pages that only they named are errors after a repair, and not zeros. Nodes
-/// below a lost indirect node are found again.
+/// Nodes of /far are lost. Pages that only they named are errors after a repair, and not zeros.
+/// Nodes below a lost indirect node are found again.
 #[test]
 fn pages_of_a_lost_node_are_errors_and_not_zeros() {
     // Lengths of /far in pages: with `less`, node 4 is the only node that can be below node 3. Each
-    // row: length, lost nodes, true if the node address table is lost as well, and true if /far gives
-    // a read error after the repair.
+    // row: length, lost nodes, true if the node address table is lost as well, and true if /far
+    // gives a read error after the repair.
     let (all, less) = (2_060_001, 3_001);
     let nodes: [(u64, &[u32], bool, bool); 9] = [
         (all, &[1], false, true),
@@ -769,8 +770,8 @@ fn pages_of_a_lost_node_are_errors_and_not_zeros() {
     }
 }
 
-/// The newest copy of a file's inode can't be read, and the segment table is lost. Older copies in the
-/// log are not taken for it: the file is gone after a repair.
+/// The newest copy of a file's inode can't be read, and the segment table is lost. Older copies in
+/// the log are not taken for it: the file is gone after a repair.
 #[test]
 fn an_older_copy_of_a_node_is_not_taken() {
     for path in ["/large", "/dir/below/deep/d"] {

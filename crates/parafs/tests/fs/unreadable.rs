@@ -362,8 +362,8 @@ fn an_fsync_that_can_not_be_read_is_not_given_up_unasked() {
     assert!(stopped > 3 && torn > 1, "{stopped} and {torn}");
 }
 
-/// A program fails, whichever it is, and the page is written again elsewhere. After a cut its remains
-/// are no lost fsync. Each fsync has three nodes, which are written at a time.
+/// A program fails, whichever it is, and the page is written again elsewhere. After a cut its
+/// remains are no lost fsync. Each fsync has three nodes, which are written at a time.
 #[test]
 fn the_page_of_a_failed_program_is_not_lost() {
     const INDEXES: [u64; 3] = [0, 3_000, 5_000];
