@@ -187,8 +187,8 @@ impl Controller {
         if let Some((stream, position)) = self.place_of_host(Kind::User) {
             return Some((Load::Sectors(Kind::User), stream, position));
         }
-        if !self.capacitors && self.no_program_flies() {
-            self.check_standstill();
+        if !self.capacitors && self.no_program_flies() && self.check_standstill() {
+            return self.next_unit();
         }
         None
     }

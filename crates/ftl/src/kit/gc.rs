@@ -863,8 +863,11 @@ impl Controller {
     /// lead here. What GC has emptied waits for a barrier, the barrier for room, and so does the next victim:
     /// power cuts in a row do that, each costs the rest of what was open and what GC had moved. Or GC is over,
     /// and what is left is its reserve.
+    ///
+    /// Before that, programs may go to PUs again that a mount has set aside: true if there were any,
+    /// and the caller looks for a place once more.
     #[cold]
-    pub(super) fn check_standstill(&mut self) {
+    pub(super) fn check_standstill(&mut self) -> bool {
         let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
             || self.held_pages_wait();
         let moving = self.moving();
@@ -882,7 +885,7 @@ impl Controller {
         let due = held || host || gc;
         let reclaims = self.gc.reads > 0 || self.gc.erasing;
         if self.read_only.is_some() || self.writer.is_some() || !due || reclaims {
-            return;
+            return false;
         }
         // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier.
         // None begins before the one that is under way has ended.
@@ -911,11 +914,16 @@ impl Controller {
                 None => !self.gc.hopeless && !mutant!("kit.mover-may-not-look"),
             },
         };
-        if !(barrier || erases || collects) {
-            self.read_only = Some(match over {
-                true => IN_VAIN,
-                false => "power cuts have taken the room that GC and its barriers need",
-            });
+        if barrier || erases || collects {
+            return false;
         }
+        if !mutant!("kit.aside-is-no-room") && self.place.use_again() {
+            return true;
+        }
+        self.read_only = Some(match over {
+            true => IN_VAIN,
+            false => "power cuts have taken the room that GC and its barriers need",
+        });
+        false
     }
 }

@@ -289,6 +289,8 @@ pub(super) struct Place {
     pools: Vec<Pool>,
     streams: Vec<Stream>,
     idle: Bits,
+    /// Positions that count as busy, see [`Place::set_aside`].
+    aside: Vec<u32>,
     /// Lines to be erased, oldest first.
     leaving: VecDeque<u32>,
     retired: u64,
@@ -376,6 +378,7 @@ impl Place {
             pools: pools.into_iter().enumerate().map(pool).collect(),
             streams: streams.into_iter().map(stream).collect(),
             idle: Bits::new(positions),
+            aside: Vec::new(),
             leaving: VecDeque::new(),
             retired: 0,
             opened: 0,
@@ -560,12 +563,16 @@ impl Place {
     }
 
     /// No program goes to these positions until [`Place::use_again`].
-    pub(super) fn set_aside(&mut self, positions: &[u32]) {
+    pub(super) fn set_aside(&mut self, positions: Vec<u32>) {
         positions.iter().for_each(|position| self.idle.set(*position, false));
+        self.aside = positions;
     }
 
-    pub(super) fn use_again(&mut self, positions: &[u32]) {
-        positions.iter().for_each(|position| self.idle.set(*position, true));
+    /// Programs go to the positions again that were set aside; false if none is.
+    pub(super) fn use_again(&mut self) -> bool {
+        let aside = std::mem::take(&mut self.aside);
+        aside.iter().for_each(|position| self.idle.set(*position, true));
+        !aside.is_empty()
     }
 
     /// A closed line without anything valid waits for its erase behind barrier `safe_after`.

@@ -491,7 +491,7 @@ impl Mount<'_> {
                 c.pages.touch_notes();
                 let position = |at: u32| self.layout.in_chunk(at).1;
                 c.pages.complete_stamps(|a, b| position(a) != position(b));
-                c.place.set_aside(&self.aside);
+                c.place.set_aside(std::mem::take(&mut self.aside));
                 c.place.note_heard(&self.heard);
                 // What is lost is noted before the chunks where it was.
                 c.barriers.notes_along = self.report.lost_sectors.is_empty();
@@ -507,7 +507,7 @@ impl Mount<'_> {
         }
         let mut c = ftl.controller.lock();
         c.phase = Phase::Running;
-        c.place.use_again(&self.aside);
+        c.place.use_again();
         self.report.padded_sectors = self.padded.0 + self.padded.1;
         let failed = self.medium.host_failed();
         self.report.host_failed = failed.map(|at| self.layout.location(at));

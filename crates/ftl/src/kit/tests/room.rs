@@ -217,6 +217,28 @@ fn waste(c: &mut Controller) {
     }
 }
 
+/// A mount sets PUs aside. If GC's open line has room on these only, a barrier uses them: the
+/// device has room, and is not read-only.
+#[test]
+fn what_a_mount_has_set_aside_is_room_before_a_verdict() {
+    let device = Double::new(geometry(1, 4, 40, 8), TIMES, Script::default());
+    let config = PftlConfig { capacitors: false, ..config(70) };
+    with_ftl(device, config, |ftl, _, cx| async move {
+        write(&ftl, &cx, 3, 1).await;
+        assert_eq!(flush(&ftl, &cx).await, Ok(()));
+        {
+            let mut c = ftl.controller.lock();
+            c.place.set_aside(vec![3]);
+            waste(&mut c);
+        }
+        // Changes a page, which goes where GC writes.
+        start(&ftl, &cx, BlockOp::Discard, 3, &mut [0]).await.unwrap();
+        assert_eq!(flush(&ftl, &cx).await, Ok(()));
+        assert_eq!(ftl.read_only(), None);
+        assert_eq!(read(&ftl, &cx, 3).await, Ok(0));
+    });
+}
+
 /// A mover empties the lines that a barrier without room could bring back. Its verdict is told: the
 /// flush is refused, whatever it waits for.
 #[test]
