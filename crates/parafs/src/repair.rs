@@ -85,18 +85,43 @@ pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Resu
             let why = medium.doubts().map_or(String::new(), |doubts| format!(" ({doubts})"));
             return Err(FsError::Unread(what.join(", ") + &why));
         }
-        write(cx, medium, model, now, &mut done).await?;
+        let gives_up = !lost.is_empty();
+        let fs = write(cx, medium, model, now, &mut done).await?;
+        if gives_up && !mutant!("parafs.given-up-pages-stay") {
+            trim_unwritten(cx, &fs).await?;
+        }
     }
     Ok(done)
 }
 
+/// Trims all pages that nothing was written to. A block device reports an error for a sector that it
+/// lost until that is written or trimmed. Behind a later checkpoint a mount would take such pages
+/// for fsyncs that can't be read.
+async fn trim_unwritten(cx: &Cx, fs: &Fs) -> Result<()> {
+    let layout = fs.sb.layout;
+    let unwritten: Vec<(u32, u32)> = {
+        let s = fs.lock();
+        let is_free = |segment: &u32| s.segments.get(*segment).used == Use::Free;
+        let free = (0..layout.shape.segments()).filter(is_free);
+        let heads = s.segments.heads();
+        let next = heads.iter().flat_map(|heads| heads.next.iter().copied());
+        let open = heads.iter().flat_map(|heads| heads.open.iter().copied());
+        free.chain(next).map(|segment| (segment, 0)).chain(open).collect()
+    };
+    for (segment, page) in unwritten {
+        fs.medium.trim_rest(cx, &layout, segment, page).await?;
+    }
+    fs.medium.flush(cx).await
+}
+
+/// Writes what is mended, as one checkpoint of a file system that was put together here.
 async fn write(
     cx: &Cx,
     medium: &Medium,
     m: Model<'_>,
     now: Time,
     done: &mut Repaired,
-) -> Result<()> {
+) -> Result<Arc<Fs>> {
     // As a mount: who was killed may have left what can be read and is not durable.
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
@@ -141,7 +166,8 @@ async fn write(
     for number in m.window_lost.iter().chain(&m.window_spoiled) {
         medium.write_meta(cx, m.layout.window + number, &[0; SECTOR]).await?;
     }
-    medium.flush(cx).await
+    medium.flush(cx).await?;
+    Ok(fs)
 }
 
 /// The segment table by what nodes name.
