@@ -124,8 +124,7 @@ impl State {
             let before = self.set_addr(ino, index, addr)?;
             self.unname_written(before);
             self.segments.set_valid(addr);
-            let page = self.pages.get(ino, index).expect("a dirty page is there");
-            let (is, content) = ((page.id, page.version), page.content.clone());
+            let (is, content) = self.page_to_send(ino, index).expect("a dirty page is there");
             self.pages.begin(ino, index);
             self.pages.clean(ino, index);
             pages.push((ino, index, is, Sent { addr, content }));

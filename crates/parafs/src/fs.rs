@@ -12,7 +12,7 @@ use crate::format::{
 };
 use crate::medium::Medium;
 use crate::mount::in_sector;
-use crate::nodes::{Dirty, Node};
+use crate::nodes::{Dirty, Node, is_dir};
 use crate::segments::{Allocation, Heat};
 use crate::state::{Need, State, Step, Stop};
 use crate::stats::Stats;
@@ -349,6 +349,11 @@ impl Fs {
                 e => e,
             };
             read.map_err(place)?;
+            if s.inode(ino).is_ok_and(|inode| is_dir(inode.mode)) {
+                let damaged = |e| format!("page {index} of directory {ino}: {e}");
+                let checked = s.slots.check(&bytes, ino, index);
+                checked.map_err(|e| FsError::Damaged(damaged(e)))?;
+            }
             s.pages.bring(ino, index, bytes);
         }
         Ok(())

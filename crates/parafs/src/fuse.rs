@@ -917,7 +917,7 @@ impl Filesystem for Calls {
             reply,
             move |fs, cx| async move { listed(&fs, &cx, dir, offset, false).await },
             |mut reply, found, _| {
-                for (next, name, a) in found {
+                for Listed { next, name, attributes: a, .. } in found {
                     let kind = kind_of((a.mode >> 12) as u8);
                     let name = OsStr::from_bytes(&name);
                     if reply.add(INodeNo(a.ino.into()), next, kind, name) {
@@ -942,10 +942,12 @@ impl Filesystem for Calls {
             reply,
             move |fs, cx| async move { listed(&fs, &cx, dir, offset, true).await },
             |mut reply, found, fs| {
-                for (next, name, a) in found {
+                for Listed { next, name, attributes: a, is_known } in found {
                     let name = OsStr::from_bytes(&name);
                     let of = attr(&a, fs.page_bytes());
-                    if reply.add(of.ino, next, name, &KEPT, &of, generation(&a)) {
+                    // The kernel asks again for what is kept for no time, and gets the error.
+                    let kept = if is_known { &KEPT } else { &Duration::ZERO };
+                    if reply.add(of.ino, next, name, kept, &of, generation(&a)) {
                         break;
                     }
                 }
@@ -1096,36 +1098,53 @@ fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
     }
 }
 
-/// Entries of a directory behind a position: `.` and `..` come first. What each is is looked at where
-/// that is `wanted`; its type and number are always known.
+/// An entry of a directory, as a listing has it.
+struct Listed {
+    /// The position after it.
+    next: u64,
+    name: Vec<u8>,
+    attributes: Attributes,
+    /// The attributes are the file's. If not, its type and number are right.
+    is_known: bool,
+}
+
+/// Entries of a directory after a position: `.` and `..` come first. With `wanted` the attributes of
+/// each file are read. A file whose inode can't be read is listed, too.
 async fn listed(
     fs: &Arc<Fs>,
     cx: &Cx,
     dir: Nid,
     offset: u64,
     wanted: bool,
-) -> Result<Vec<(u64, Vec<u8>, Attributes)>, FsError> {
+) -> Result<Vec<Listed>, FsError> {
     let mut found = Vec::new();
+    let here = fs.attributes(cx, dir).await?;
     if offset < 1 {
-        found.push((1, b".".to_vec(), fs.attributes(cx, dir).await?));
+        let (name, attributes) = (b".".to_vec(), here.clone());
+        found.push(Listed { next: 1, name, attributes, is_known: true });
     }
     if offset < 2 {
         let parent = if dir == ROOT { ROOT } else { fs.parent(cx, dir).await.unwrap_or(ROOT) };
-        found.push((2, b"..".to_vec(), fs.attributes(cx, parent).await?));
+        let of = fs.attributes(cx, parent).await;
+        let is_known = of.is_ok();
+        let attributes = of.unwrap_or_else(|_| Attributes { ino: parent, ..here.clone() });
+        found.push(Listed { next: 2, name: b"..".to_vec(), attributes, is_known });
     }
-    let here = fs.attributes(cx, dir).await?;
     for entry in fs.read_dir(cx, dir, offset.saturating_sub(2), ENTRIES).await? {
         let mut of = Attributes { ino: entry.ino, ..here.clone() };
         of.mode = u16::from(entry.kind) << 12;
+        let mut is_known = false;
         if wanted {
             match fs.attributes(cx, entry.ino).await {
-                Ok(attributes) => of = attributes,
+                Ok(attributes) => (of, is_known) = (attributes, true),
                 // It was deleted while this was read.
                 Err(FsError::Stale | FsError::NotFound) => continue,
-                Err(e) => return Err(e),
+                Err(e) if mutant!("parafs.listing-ends-at-bad-inodes") => return Err(e),
+                Err(_) => {}
             }
         }
-        found.push((entry.next + 2, entry.name, of));
+        let (next, name) = (entry.next + 2, entry.name);
+        found.push(Listed { next, name, attributes: of, is_known });
     }
     Ok(found)
 }

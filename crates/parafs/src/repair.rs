@@ -6,6 +6,7 @@
 //! by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
 
 use crate::channels::{Channels, Schedule};
+use crate::dir::check_name;
 use crate::error::{FsError, Result};
 use crate::format::{
     Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, Owner, ROOT, SECTOR, SegmentEntry,
@@ -24,6 +25,7 @@ use flashlane_base::mutant;
 use flashlane_ftl::sftl::Settle;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a repair mends can show what else is broken: so often it is looked for.
@@ -42,6 +44,8 @@ pub struct Repaired {
     pub recovered: Recovered,
     /// Files and directories that have a name in /lost+found now.
     pub found: u64,
+    /// Files and directories of damaged directories that have the name again that their inodes hold.
+    pub named: u64,
 }
 
 /// How a repair treats data that can't be read now but may be readable later.
@@ -160,7 +164,10 @@ async fn write(
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
     }
     for ino in m.adopted.iter().filter(|_| !mutant!("parafs.repair-forgets")) {
-        done.found += u64::from(fs.adopt(cx, *ino, now).await?);
+        match fs.enter_by_inode(cx, *ino, &m.holed, now).await? {
+            true => done.named += 1,
+            false => done.found += u64::from(fs.adopt(cx, *ino, now).await?),
+        }
     }
     fs.unmount(cx).await?;
     for number in m.window_lost.iter().chain(&m.window_spoiled) {
@@ -312,6 +319,48 @@ impl Fs {
             free = format!("{name}.{number}");
         }
         Ok(free)
+    }
+
+    /// Gives a file without a name the one that its inode holds, in its directory, if that has lost
+    /// pages: of another one the name may have been taken out. False if it gets none.
+    async fn enter_by_inode(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        holed: &BTreeSet<Nid>,
+        now: Time,
+    ) -> Result<bool> {
+        let Ok(Inode { parent, name, .. }) = self.with(cx, |s| s.inode(ino).cloned()).await else {
+            return Ok(false);
+        };
+        if !holed.contains(&parent)
+            || mutant!("parafs.names-in-inodes-unused")
+            || !self.leads_to_root(cx, parent, ino).await?
+        {
+            return Ok(false);
+        }
+        let is_free =
+            |s: &mut State| Ok(check_name(&name).is_ok() && s.lookup(parent, &name)?.is_none());
+        match self.with(cx, is_free).await? {
+            true => self.with(cx, |s| s.adopt(parent, ino, &name, now)).await,
+            false => Ok(false),
+        }
+    }
+
+    /// The directories from this one up end at the root, and `below` is none of them.
+    async fn leads_to_root(self: &Arc<Fs>, cx: &Cx, mut dir: Nid, below: Nid) -> Result<bool> {
+        let mut seen = BTreeSet::new();
+        while dir != ROOT {
+            let above = match self.with(cx, |s| s.inode(dir).cloned()).await {
+                Ok(inode) if is_dir(inode.mode) && inode.links > 0 => inode.parent,
+                _ => return Ok(false),
+            };
+            if dir == below || !seen.insert(dir) {
+                return Ok(false);
+            }
+            dir = above;
+        }
+        Ok(true)
     }
 
     async fn adopt(self: &Arc<Fs>, cx: &Cx, ino: Nid, now: Time) -> Result<bool> {

@@ -14,12 +14,13 @@ Examples:
   flashlane fsck my.img --repair --accept-lost
 
 Without --repair nothing is changed, and it says what --repair would do. With it names that lead
-nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
-anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
+nowhere are taken out. A file whose name was in a damaged page of a directory gets it back from its
+inode; other files without a name get one in /lost+found. Counters and tables are written anew by
+what nodes say, and fsyncs after the last checkpoint are kept. All of that is one checkpoint:
 a power cut leaves the old state or the new one.
 If --repair would have to give up data that can't be read, it changes nothing, as the data may be
 readable later. --accept-lost gives it up for good: reading such a page of a file is an error until
-the page is written as a whole, punched or cut off, and files without a name go to /lost+found.
+the page is written as a whole, punched or cut off.
 Contents of files are not read: a page of a file that the device can't give is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 

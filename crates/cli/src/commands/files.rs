@@ -106,7 +106,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     let unread = if args.accept_lost { Unread::GiveUp } else { Unread::Refuse };
     let mends = args.repair.then(|| (clock(), unread));
     let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends)?;
-    let Repaired { before, after, recovered, found } = &done;
+    let Repaired { before, after, recovered, found, named } = &done;
     let mut text: String = losses.iter().map(|line| format!("{line}\n")).collect();
     for problem in before.problems.iter().chain(&before.notes) {
         text += &format!("{problem}\n");
@@ -134,6 +134,11 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
                     .to_string()
             }
         };
+    }
+    if *named > 0 {
+        text += &format!(
+            "{named} files and directories have their names again, which their inodes hold\n"
+        );
     }
     if *found > 0 {
         text += &format!("{found} files and directories have names in /lost+found now\n");

@@ -336,3 +336,53 @@ fn the_power_is_cut_under_a_mount() {
     assert_eq!(std::fs::read(h.path("mnt/kept")).expect("it is there"), b"durable");
     end(&h, server);
 }
+
+/// The inode of one file can't be read: its directory is listed whole, and only that file is an
+/// error.
+#[test]
+fn a_damaged_inode_leaves_its_directory_readable() {
+    let Some(h) = folder() else { return };
+    h.run("drive create b.img --preset tiny --set geometry.chunks_per_pu=128").good();
+    h.run("lnvm create b.img -n fs -t pftl").good();
+    h.run("mkfs b.img --target fs").good();
+    let at = |h: &Folder| h.path("mnt");
+    let mount = || h.hold_until(h.command("mount b.img mnt --null-latency"), || is_mounted(&h));
+    let mut server = mount();
+    std::fs::create_dir(at(&h).join("d")).expect("room");
+    for i in 0..40 {
+        std::fs::write(at(&h).join(format!("d/file_{i:02}")), format!("I am {i:02}"))
+            .expect("room");
+    }
+    std::fs::write(at(&h).join("d/needle"), "lost").expect("room");
+    unmount(&h);
+    server.output().good();
+    let door = h.command("serve b.img --null-latency --target fs --fuse-file disk");
+    let server = h.hold_until(door, || File::open(h.path("disk")).is_ok());
+    let disk = OpenOptions::new().read(true).write(true).open(h.path("disk")).expect("it opens");
+    let mut all = vec![0; disk.metadata().expect("attributes").len() as usize];
+    disk.read_exact_at(&mut all, 0).expect("it reads");
+    let is_inode = |page: &[u8]| {
+        page.windows(6).any(|text| text == b"needle") && page[8192 - 8..][..4] == *b"pNOD"
+    };
+    let mut struck = 0;
+    for start in (0..all.len() - 8192).step_by(4096) {
+        let page = &all[start..start + 8192];
+        if is_inode(page) {
+            disk.write_all_at(&[page[100] ^ 1], start as u64 + 100).expect("it writes");
+            struck += 1;
+        }
+    }
+    assert!(struck > 0, "the inode is there");
+    drop(disk);
+    stopped(server);
+    let mut server = mount();
+    let names = std::fs::read_dir(at(&h).join("d")).expect("it is there");
+    let names: Vec<_> = names.map(|entry| entry.expect("it is listed").file_name()).collect();
+    assert_eq!(names.len(), 41, "{names:?}");
+    for name in &names {
+        let read = std::fs::read(at(&h).join("d").join(name));
+        assert_eq!(read.is_err(), name == "needle", "{name:?}");
+    }
+    unmount(&h);
+    server.output().good();
+}

@@ -71,20 +71,22 @@ pub(crate) mod cure {
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
     pub(crate) const LOST: &str =
         "give up pages of files, with --accept-lost only: reading them becomes an error";
-    pub(crate) const LOST_NAMES: &str =
-        "give up pages of directories, with --accept-lost only: their files go to /lost+found";
+    pub(crate) const LOST_NAMES: &str = "give up pages of directories, with --accept-lost only: their files get the names that their \
+         inodes hold";
     pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: \
                                      their files may be as before them";
     pub(crate) const OLDER: &str =
         "take the newest nodes that can be read, with --accept-lost only: they may be older";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
+    pub(crate) const PAGE_OF_NAMES: &str = "make a hole of a page of a directory: its files get \
+                                            the names that their inodes hold";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
     pub(crate) const XATTRS: &str = "keep the extended attributes that are whole";
     pub(crate) const NAME_GONE: &str = "take out an entry that leads nowhere";
     pub(crate) const NAME_PUT: &str = "enter a name anew where it is looked for";
     pub(crate) const NAME_FIXED: &str = "write an entry anew by the file that it names";
-    pub(crate) const FOUND: &str = "give a file without a name one in /lost+found";
+    pub(crate) const FOUND: &str = "give a file without a name one in /lost+found, or the one that it had in a damaged directory";
     pub(crate) const ORPHAN: &str = "take a file out of the list of those to be deleted";
     pub(crate) const DELETED: &str = "delete a file that came back and has no name";
     pub(crate) const ROOT: &str = "make a root directory";
@@ -168,7 +170,9 @@ pub(crate) struct Model<'a> {
     /// Sectors of the window that can't be read, and those behind its end.
     pub(crate) window_lost: Vec<u64>,
     pub(crate) window_spoiled: Vec<u64>,
-    /// Files that get a name in /lost+found.
+    /// Directories of which pages were lost: names that inodes hold are entered again there.
+    pub(crate) holed: BTreeSet<Nid>,
+    /// Files that get a name again, in such a directory or in /lost+found.
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
     unread: Cell<u64>,
@@ -237,7 +241,7 @@ impl<'a> Model<'a> {
             }
         };
         let layout = sb.layout;
-        let page_bytes = layout.shape.page_bytes();
+        let (page_bytes, slots) = (layout.shape.page_bytes(), sb.slots());
         let segments = layout.shape.segments() as usize;
         let lost = pack.is_none();
         let pack = pack.unwrap_or_else(|| Model::no_pack(&layout));
@@ -247,7 +251,7 @@ impl<'a> Model<'a> {
             layout,
             sb,
             tree: Tree::of(page_bytes),
-            slots: Slots::of(page_bytes),
+            slots,
             later: false,
             pack_lost: lost,
             superblock_lost: false,
@@ -275,6 +279,7 @@ impl<'a> Model<'a> {
             window: BTreeSet::new(),
             window_lost: Vec::new(),
             window_spoiled: Vec::new(),
+            holed: BTreeSet::new(),
             adopted: Vec::new(),
             report: Report { clean: pack.clean, ..Report::default() },
             pack,

@@ -18,6 +18,40 @@ struct Walk {
     names: BTreeMap<Nid, u32>,
     /// Directories that have been reached.
     seen: BTreeSet<Nid>,
+    /// Entries (directory, entry) of pages with a wrong seal, by the file that they name.
+    doubted: BTreeMap<Nid, Vec<(Nid, Dentry)>>,
+}
+
+impl Walk {
+    /// Notes the entries of a page of a directory with a wrong seal.
+    fn doubt(&mut self, dir: Nid, slots: Slots, bytes: &[u8]) {
+        let page = Dentries::new(slots, bytes);
+        let is_whole = |(slot, entry): &(u32, Dentry)| {
+            can_be(&entry.name) && page.says(*slot).0 == name_hash(&entry.name)
+        };
+        for (_, entry) in entries(slots, bytes).into_iter().filter(is_whole) {
+            self.doubted.entry(entry.ino).or_default().push((dir, entry));
+        }
+    }
+
+    /// The noted entries that name a file, if the file is `short_of` names and they are as many. An
+    /// entry whose name the inode of a file without a name holds (`held`) is not one of them.
+    fn missing_names(
+        &mut self,
+        ino: Nid,
+        inode: &Inode,
+        short_of: u32,
+        held: &BTreeSet<(Nid, Vec<u8>)>,
+    ) -> Vec<(Nid, Dentry)> {
+        let mut doubted = self.doubted.remove(&ino).unwrap_or_default();
+        doubted.retain(|(dir, entry)| {
+            u16::from(entry.kind) == inode.mode >> 12 && !held.contains(&(*dir, entry.name.clone()))
+        });
+        if doubted.len() != short_of as usize {
+            doubted.clear();
+        }
+        doubted
+    }
 }
 
 fn can_be(name: &[u8]) -> bool {
@@ -69,9 +103,13 @@ impl Model<'_> {
             self.wrong(cure::ROOT, "there is no root directory".into());
             self.drop_file(ROOT);
             self.new_node(ROOT, 0);
+            self.holed.insert(ROOT);
             let root = Inode { mode: 0o040_755, links: 2, parent: ROOT, ..Inode::default() };
             self.set_inode(ROOT, &root);
         }
+        // Their pages are gone with the nodes that named them.
+        let nodeless = self.lost_nodes.iter().filter(|(_, nodes)| !nodes.is_empty());
+        self.holed.extend(nodeless.map(|(ino, _)| *ino));
         let mut walk = Walk::default();
         self.walk_from(ROOT, ROOT, &mut walk).await;
         self.list_orphans(&walk);
@@ -106,7 +144,7 @@ impl Model<'_> {
             self.adopted.push(ino);
             self.walk_from(ino, inode.parent, &mut walk).await;
         }
-        self.count_names(&walk);
+        self.count_names(walk);
     }
 
     /// Files that are to be deleted, as far as they are there.
@@ -169,19 +207,32 @@ impl Model<'_> {
         let Some(mut inode) = self.inode(dir) else { return Vec::new() };
         let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (index, (addr, owner)) in pages {
-            match self.read_page(addr).await {
-                _ if addr == Addr::KEPT => drop(contents.insert(index, Vec::new())),
-                Ok(bytes) => drop(contents.insert(index, bytes)),
+            if addr == Addr::KEPT {
+                contents.insert(index, Vec::new());
+                continue;
+            }
+            let why = match self.read_page(addr).await {
+                Ok(bytes) => match self.slots.check(&bytes, dir, index) {
+                    Ok(()) => {
+                        contents.insert(index, bytes);
+                        continue;
+                    }
+                    Err(e) => {
+                        walk.doubt(dir, self.slots, &bytes);
+                        e.to_string()
+                    }
+                },
                 Err(e) => {
-                    let said =
-                        format!("page {index} of directory {dir} can't be read: {}", e.why());
-                    self.wrong(cure::HOLE, said);
                     if self.layout.has(addr) {
                         self.would_lose(PAGES_OF_DIRECTORIES, 1);
                     }
-                    self.lose_page(owner);
+                    e.why()
                 }
-            }
+            };
+            let said = format!("page {index} of directory {dir} can't be read: {why}");
+            self.wrong(cure::PAGE_OF_NAMES, said);
+            self.holed.insert(dir);
+            self.lose_page(owner);
         }
         let levels = levels_for(contents.last_key_value().map(|(index, _)| *index));
         if inode.levels != levels {
@@ -267,7 +318,10 @@ impl Model<'_> {
         self.make_hole(owner);
     }
 
-    fn count_names(&mut self, walk: &Walk) {
+    fn count_names(&mut self, mut walk: Walk) {
+        let nameless = |ino: &Nid| !walk.names.contains_key(ino) && !walk.doubted.is_empty();
+        let held = self.inodes().into_iter().filter(nameless).filter_map(|ino| self.inode(ino));
+        let held = held.map(|inode| (inode.parent, inode.name)).collect();
         for ino in self.inodes() {
             let Some(mut inode) = self.inode(ino).filter(|inode| !is_dir(inode.mode)) else {
                 continue;
@@ -290,7 +344,9 @@ impl Model<'_> {
                     let said = format!("file {ino} counts {says} names, and has {found}");
                     self.wrong(cure::COUNT, said);
                 }
-                inode.links = found;
+                let again = walk.missing_names(ino, &inode, says.saturating_sub(found), &held);
+                inode.links = found + again.len() as u32;
+                self.entering.extend(again);
             }
             if inode.links != says {
                 self.set_inode(ino, &inode);

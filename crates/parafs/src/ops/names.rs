@@ -28,6 +28,11 @@ pub struct New {
     pub target: Vec<u8>,
 }
 
+/// In a position: pages before it could not be read.
+const SKIPPED: u64 = 1 << 61;
+/// Pages that one call of [`Fs::read_dir`] passes over at most.
+const SKIPS_MAX: u32 = 4096;
+
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -59,6 +64,18 @@ fn kind_of(mode: u16) -> u8 {
 impl State {
     fn child(&mut self, dir: Nid, name: &[u8]) -> Step<Found> {
         self.lookup(dir, name)?.ok_or(Stop::Fail(FsError::NotFound))
+    }
+
+    /// The file of this name. The entry and the inode agree on its type, or one of them is damaged.
+    fn look_up(&mut self, dir: Nid, name: &[u8]) -> Step<Attributes> {
+        let Found { ino, kind, .. } = self.child(dir, name)?;
+        let attributes = self.attributes(ino)?;
+        if kind_of(attributes.mode) != kind && !mutant!("parafs.types-not-compared") {
+            let name = String::from_utf8_lossy(name);
+            let why = format!("\"{name}\" in directory {dir} is of another type than file {ino}");
+            return Err(FsError::Damaged(why).into());
+        }
+        Ok(attributes)
     }
 
     /// A directory that still has a name, so that entries of it can be found.
@@ -412,19 +429,12 @@ impl Fs {
     /// # Errors
     /// There is none, or it can't be read.
     pub async fn lookup(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &[u8]) -> Result<Attributes> {
-        self.with(cx, |s| {
-            let found = s.child(dir, name)?;
-            s.attributes(found.ino)
-        })
-        .await
+        self.with(cx, |s| s.look_up(dir, name)).await
     }
 
     /// As [`Fs::lookup`], on any thread, if nothing has to be waited for.
     pub fn try_lookup(&self, dir: Nid, name: &[u8]) -> Option<Result<Attributes>> {
-        self.at_once(false, |s| {
-            let found = s.child(dir, name)?;
-            s.attributes(found.ino)
-        })
+        self.at_once(false, |s| s.look_up(dir, name))
     }
 
     /// As [`Fs::create`], on any thread, if nothing has to be waited for. With `open` it is open then.
@@ -566,11 +576,11 @@ impl Fs {
         }
     }
 
-    /// Entries of a directory behind a position, so many at most; 0 is the beginning. `.` and `..`
-    /// are not among them.
+    /// Entries of a directory after a position, so many at most; 0 is the beginning. `.` and `..`
+    /// are not among them. Pages that can't be read are passed over.
     ///
     /// # Errors
-    /// It is no directory, or can't be read.
+    /// It is no directory. If pages of it can't be read, the error comes after all entries.
     pub async fn read_dir(
         self: &Arc<Fs>,
         cx: &Cx,
@@ -578,10 +588,32 @@ impl Fs {
         from: u64,
         most: usize,
     ) -> Result<Vec<Entry>> {
-        let found = self.with(cx, |s| s.entries(dir, from, most)).await?;
-        let entry =
-            |(next, d): (u64, Dentry)| Entry { name: d.name, ino: d.ino, kind: d.kind, next };
-        Ok(found.into_iter().map(entry).collect())
+        let (mut at, mut skipped, mut skips) = (from & !SKIPPED, from & SKIPPED, 0);
+        loop {
+            let found = match self.with(cx, |s| s.entries(dir, &mut at, most)).await {
+                Ok(found) => found,
+                Err(FsError::Io(_) | FsError::Damaged(_))
+                    if !mutant!("parafs.listing-ends-at-bad-pages")
+                        && skips < SKIPS_MAX
+                        && self.with(cx, |s| s.inode(dir).map(drop)).await.is_ok() =>
+                {
+                    let per = u64::from(self.lock().slots.count);
+                    (at, skipped, skips) = ((at / per + 1) * per, SKIPPED, skips + 1);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            if found.is_empty() && skipped != 0 {
+                return Err(FsError::Io(format!("pages of directory {dir} can't be read")));
+            }
+            let entry = |(next, d): (u64, Dentry)| Entry {
+                name: d.name,
+                ino: d.ino,
+                kind: d.kind,
+                next: next | skipped,
+            };
+            return Ok(found.into_iter().map(entry).collect());
+        }
     }
 
     /// The directory that a directory lies in.
