@@ -335,7 +335,12 @@ impl Fs {
                 _ => break,
             }
         }
-        self.lock().has_checkpointer = false;
+        {
+            let mut s = self.lock();
+            s.has_checkpointer = false;
+            // Nodes that it wrote are clean now; a program that only makes files brings none.
+            self.shrink_nodes(&mut s);
+        }
         self.changed.wake(cx);
         if let Err(e) = &outcome
             && *e != FsError::NoSpace

@@ -91,6 +91,22 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// With caches that use about so many bytes of memory: a quarter each for pages and nodes, and an
+    /// eighth each for dirty ones. What the file system keeps of each segment and of each number of
+    /// a node is not counted.
+    pub(crate) fn within(self, memory: u64, page_bytes: usize) -> Options {
+        let pages = |share: u64| (memory / share / page_bytes as u64).max(64) as usize;
+        Options {
+            cache_pages: pages(4),
+            cache_nodes: pages(4),
+            dirty_pages: pages(8),
+            dirty_nodes: pages(8),
+            ..self
+        }
+    }
+}
+
 /// A mounted file system.
 pub struct Fs {
     pub(crate) medium: Medium,
@@ -292,7 +308,7 @@ impl Fs {
     }
 
     /// Forgets nodes that were used longest ago and are on the medium.
-    fn shrink_nodes(&self, s: &mut State) {
+    pub(crate) fn shrink_nodes(&self, s: &mut State) {
         // A checkpoint needs all at once that its pages are named by.
         let clean = s.nodes.len() - s.dirty_nodes.len();
         if clean <= self.options.cache_nodes || s.has_checkpointer {

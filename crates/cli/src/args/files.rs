@@ -2,7 +2,7 @@
 //!
 //! Owns: names and help texts. Never: checks what a value means; that is where it is used.
 
-use super::values::{one_of, time_of};
+use super::values::{bytes_of, one_of, time_of};
 use clap::{Args as ClapArgs, ValueHint};
 use flashlane_lab::lnvm::Ns;
 use std::path::PathBuf;
@@ -92,6 +92,17 @@ pub(crate) enum MountOption {
     Nothing,
 }
 
+/// Less than this holds too few nodes to work with.
+const MEMORY_MIN: u64 = 16 << 20;
+
+fn memory_of(text: &str) -> Result<u64, String> {
+    let bytes = bytes_of(text)?.get();
+    match bytes >= MEMORY_MIN {
+        true => Ok(bytes),
+        false => Err("it must be 16MiB or more".into()),
+    }
+}
+
 fn option_of(word: &str) -> Result<MountOption, String> {
     use MountOption::{AllowOther, NoDev, NoExec, NoSuid, Nothing, ReadOnly};
     let known = [
@@ -146,6 +157,10 @@ pub(crate) struct MountFs {
     /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
     pub(crate) commit: Ns,
+    /// Memory for cached pages and inodes, 16MiB or more. The process needs some more: 100 MiB beside
+    /// it on a drive of 16 GiB
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory_of)]
+    pub(crate) memory: u64,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,

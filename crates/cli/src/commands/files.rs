@@ -52,6 +52,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
         options,
         writeback,
         commit,
+        memory,
         null_latency,
     } = args;
     std::fs::metadata(&image).with_context(|| image.display().to_string())?;
@@ -77,7 +78,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
             MountOption::Nothing => {}
         }
     }
-    let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, clock };
+    let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, memory, clock };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &at.display().to_string()));
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
