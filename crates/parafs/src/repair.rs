@@ -44,7 +44,7 @@ pub struct Repaired {
     pub recovered: Recovered,
     /// Files and directories that have a name in /lost+found now.
     pub found: u64,
-    /// Files and directories of damaged directories that have the name again that their inodes hold.
+    /// Names that were in damaged pages of directories, and are there again.
     pub named: u64,
 }
 
@@ -160,7 +160,8 @@ async fn write(
         // A mount refuses the damaged sector until the repair is durable. Any other one does.
         fs.lock().window_used = if last + 1 < m.layout.window_sectors { last + 1 } else { 0 };
     }
-    for (dir, entry) in &m.entering {
+    done.named += m.again.len() as u64;
+    for (dir, entry) in m.entering.iter().chain(&m.again) {
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
     }
     for ino in m.adopted.iter().filter(|_| !mutant!("parafs.repair-forgets")) {

@@ -137,9 +137,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
         };
     }
     if *named > 0 {
-        text += &format!(
-            "{named} files and directories have their names again, which their inodes hold\n"
-        );
+        text += &format!("{named} names of damaged directories are there again\n");
     }
     if *found > 0 {
         text += &format!("{found} files and directories have names in /lost+found now\n");

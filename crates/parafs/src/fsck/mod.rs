@@ -86,7 +86,7 @@ pub(crate) mod cure {
     pub(crate) const NAME_GONE: &str = "take out an entry that leads nowhere";
     pub(crate) const NAME_PUT: &str = "enter a name anew where it is looked for";
     pub(crate) const NAME_FIXED: &str = "write an entry anew by the file that it names";
-    pub(crate) const FOUND: &str = "give a file without a name one in /lost+found, or the one that it had in a damaged directory";
+    pub(crate) const FOUND: &str = "give a file without a name the one that it had in a damaged directory, or one in /lost+found";
     pub(crate) const ORPHAN: &str = "take a file out of the list of those to be deleted";
     pub(crate) const DELETED: &str = "delete a file that came back and has no name";
     pub(crate) const ROOT: &str = "make a root directory";
@@ -170,6 +170,8 @@ pub(crate) struct Model<'a> {
     /// Sectors of the window that can't be read, and those behind its end.
     pub(crate) window_lost: Vec<u64>,
     pub(crate) window_spoiled: Vec<u64>,
+    /// Entries of damaged pages of directories that count, with their directories.
+    pub(crate) again: Vec<(Nid, Dentry)>,
     /// Directories of which pages were lost: names that inodes hold are entered again there.
     pub(crate) holed: BTreeSet<Nid>,
     /// Files that get a name again, in such a directory or in /lost+found.
@@ -279,6 +281,7 @@ impl<'a> Model<'a> {
             window: BTreeSet::new(),
             window_lost: Vec::new(),
             window_spoiled: Vec::new(),
+            again: Vec::new(),
             holed: BTreeSet::new(),
             adopted: Vec::new(),
             report: Report { clean: pack.clean, ..Report::default() },

@@ -34,18 +34,19 @@ impl Walk {
         }
     }
 
-    /// The noted entries that name a file, if the file is `short_of` names and they are as many. An
-    /// entry whose name the inode of a file without a name holds (`held`) is not one of them.
+    /// The noted entries that name a file, if they are as many as the names that it is `short_of`.
+    /// An entry whose name the inode of another file without a name holds (`held`) is none of them.
     fn missing_names(
         &mut self,
         ino: Nid,
         inode: &Inode,
         short_of: u32,
-        held: &BTreeSet<(Nid, Vec<u8>)>,
+        held: &BTreeMap<(Nid, Vec<u8>), Nid>,
     ) -> Vec<(Nid, Dentry)> {
         let mut doubted = self.doubted.remove(&ino).unwrap_or_default();
         doubted.retain(|(dir, entry)| {
-            u16::from(entry.kind) == inode.mode >> 12 && !held.contains(&(*dir, entry.name.clone()))
+            let holder = held.get(&(*dir, entry.name.clone()));
+            u16::from(entry.kind) == inode.mode >> 12 && holder.is_none_or(|holder| *holder == ino)
         });
         if doubted.len() != short_of as usize {
             doubted.clear();
@@ -320,8 +321,9 @@ impl Model<'_> {
 
     fn count_names(&mut self, mut walk: Walk) {
         let nameless = |ino: &Nid| !walk.names.contains_key(ino) && !walk.doubted.is_empty();
-        let held = self.inodes().into_iter().filter(nameless).filter_map(|ino| self.inode(ino));
-        let held = held.map(|inode| (inode.parent, inode.name)).collect();
+        let held = self.inodes().into_iter().filter(nameless);
+        let held = held.filter_map(|ino| self.inode(ino).map(|i| ((i.parent, i.name), ino)));
+        let held = held.collect();
         for ino in self.inodes() {
             let Some(mut inode) = self.inode(ino).filter(|inode| !is_dir(inode.mode)) else {
                 continue;
@@ -336,9 +338,13 @@ impl Model<'_> {
                     continue;
                 }
                 self.wrong(cure::FOUND, said);
-                self.adopted.push(ino);
-                // /lost+found has its name.
-                inode.links = 1;
+                let again = walk.missing_names(ino, &inode, says, &held);
+                // The name that its inode holds, or one in /lost+found.
+                if again.is_empty() {
+                    self.adopted.push(ino);
+                }
+                inode.links = again.len().max(1) as u32;
+                self.again.extend(again);
             } else {
                 if says != found {
                     let said = format!("file {ino} counts {says} names, and has {found}");
@@ -346,7 +352,7 @@ impl Model<'_> {
                 }
                 let again = walk.missing_names(ino, &inode, says.saturating_sub(found), &held);
                 inode.links = found + again.len() as u32;
-                self.entering.extend(again);
+                self.again.extend(again);
             }
             if inode.links != says {
                 self.set_inode(ino, &inode);
