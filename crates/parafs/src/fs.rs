@@ -92,9 +92,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// With caches that use about so many bytes of memory: a quarter each for pages and nodes, and an
-    /// eighth each for dirty ones. What the file system keeps of each segment and of each number of
-    /// a node is not counted.
+    /// These options with caches of about `memory` bytes: a quarter each for clean pages and clean
+    /// nodes, an eighth each for dirty ones. Tables of segments and nodes come on top.
     pub(crate) fn within(self, memory: u64, page_bytes: usize) -> Options {
         let pages = |share: u64| (memory / share / page_bytes as u64).max(64) as usize;
         Options {

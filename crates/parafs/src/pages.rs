@@ -117,7 +117,7 @@ impl Pages {
         self.dirty_entries += if dirty.of_directory { more } else { 0 };
     }
 
-    /// Its bytes, for what is to be true of them when they are written and is nobody's content.
+    /// The bytes of a page, for its seal. The page stays as clean or dirty as it is.
     pub(crate) fn bytes_mut(&mut self, ino: Nid, index: u64) -> Option<&mut Vec<u8>> {
         let page = self.files.get_mut(&ino)?.get_mut(&index)?;
         Some(Arc::make_mut(&mut page.content))

@@ -99,8 +99,8 @@ pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Resu
 }
 
 /// Trims all pages that nothing was written to. A block device reports an error for a sector that it
-/// lost until that is written or trimmed. Behind a later checkpoint a mount would take such pages
-/// for fsyncs that can't be read.
+/// lost until that is written or trimmed. A later mount would take such pages for fsyncs that can't
+/// be read.
 async fn trim_unwritten(cx: &Cx, fs: &Fs) -> Result<()> {
     let layout = fs.sb.layout;
     let unwritten: Vec<(u32, u32)> = {
@@ -322,8 +322,9 @@ impl Fs {
         Ok(free)
     }
 
-    /// Gives a file without a name the one that its inode holds, in its directory, if that has lost
-    /// pages: of another one the name may have been taken out. False if it gets none.
+    /// Enters a file without a name by the name and the directory that its inode holds, if that
+    /// directory has lost pages. If it has not, somebody has removed the name. False if the file
+    /// gets no name.
     async fn enter_by_inode(
         self: &Arc<Fs>,
         cx: &Cx,

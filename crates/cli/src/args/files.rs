@@ -157,8 +157,8 @@ pub(crate) struct MountFs {
     /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
     pub(crate) commit: Ns,
-    /// Memory for cached pages and inodes, 16MiB or more. The process needs some more: 100 MiB beside
-    /// it on a drive of 16 GiB
+    /// Memory for cached pages and inodes, 16MiB or more. The process uses more than that: its
+    /// tables grow with the drive
     #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory_of)]
     pub(crate) memory: u64,
     /// Requests take no device time: as fast as this machine goes

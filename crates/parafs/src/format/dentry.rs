@@ -23,8 +23,8 @@ const DEEP_LEVEL: u32 = 31;
 /// Levels of a directory.
 pub(crate) const LEVELS_MAX: u32 = 63;
 
-/// The last bytes of a page: its directory, its number there, [`SEAL_MAGIC`], a CRC-32C of all
-/// before.
+/// Bytes of a seal, the end of a page: the number of its directory, its own number there,
+/// [`SEAL_MAGIC`], a CRC-32C of all bytes before that.
 const SEAL: usize = 16;
 const SEAL_MAGIC: u32 = u32::from_le_bytes(*b"pDIR");
 
@@ -54,7 +54,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// Of pages of this size. `seed`: they have a seal, and its sum begins with it.
+    /// Divides pages of this size. With a `seed` they end in a seal whose sum begins with it.
     pub(crate) fn of(page_bytes: usize, seed: Option<u32>) -> Slots {
         let page_bytes = page_bytes - seed.map_or(0, |_| SEAL);
         // A bit, an entry and a piece of a name each.

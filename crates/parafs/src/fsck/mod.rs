@@ -71,22 +71,23 @@ pub(crate) mod cure {
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
     pub(crate) const LOST: &str =
         "give up pages of files, with --accept-lost only: reading them becomes an error";
-    pub(crate) const LOST_NAMES: &str = "give up pages of directories, with --accept-lost only: their files get the names that their \
-         inodes hold";
+    pub(crate) const LOST_NAMES: &str = "give up pages of directories, with --accept-lost only: \
+                                         the names are those that inodes hold";
     pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: \
                                      their files may be as before them";
     pub(crate) const OLDER: &str =
         "take the newest nodes that can be read, with --accept-lost only: they may be older";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
-    pub(crate) const PAGE_OF_NAMES: &str = "make a hole of a page of a directory: its files get \
-                                            the names that their inodes hold";
+    pub(crate) const PAGE_OF_NAMES: &str =
+        "make a hole of a page of a directory: its files get the names that their inodes hold";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
     pub(crate) const XATTRS: &str = "keep the extended attributes that are whole";
     pub(crate) const NAME_GONE: &str = "take out an entry that leads nowhere";
     pub(crate) const NAME_PUT: &str = "enter a name anew where it is looked for";
     pub(crate) const NAME_FIXED: &str = "write an entry anew by the file that it names";
-    pub(crate) const FOUND: &str = "give a file without a name the one that it had in a damaged directory, or one in /lost+found";
+    pub(crate) const FOUND: &str = "give a file without a name the one that it had in a damaged \
+                                    directory, or one in /lost+found";
     pub(crate) const ORPHAN: &str = "take a file out of the list of those to be deleted";
     pub(crate) const DELETED: &str = "delete a file that came back and has no name";
     pub(crate) const ROOT: &str = "make a root directory";

@@ -108,7 +108,7 @@ impl Model<'_> {
             let root = Inode { mode: 0o040_755, links: 2, parent: ROOT, ..Inode::default() };
             self.set_inode(ROOT, &root);
         }
-        // Their pages are gone with the nodes that named them.
+        // Directories that lost a node have lost the pages that it named.
         let nodeless = self.lost_nodes.iter().filter(|(_, nodes)| !nodes.is_empty());
         self.holed.extend(nodeless.map(|(ino, _)| *ino));
         let mut walk = Walk::default();
@@ -339,7 +339,7 @@ impl Model<'_> {
                 }
                 self.wrong(cure::FOUND, said);
                 let again = walk.missing_names(ino, &inode, says, &held);
-                // The name that its inode holds, or one in /lost+found.
+                // If no entry of a damaged page names it, the repair looks at its inode.
                 if again.is_empty() {
                     self.adopted.push(ino);
                 }
