@@ -36,6 +36,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep names and attributes: nobody else changes them.
 const KEPT: Duration = Duration::from_secs(86_400);
+/// In the number of a file that a listing can't read: no request about it is answered.
+const NOBODYS: u64 = 1 << 32;
 /// Longest read or write: what the kernel allows.
 const BYTES_MAX: u32 = 1 << 20;
 /// Requests of the kernel for callers who do not wait, at most.
@@ -944,8 +946,12 @@ impl Filesystem for Calls {
             |mut reply, found, fs| {
                 for Listed { next, name, attributes: a, is_known } in found {
                     let name = OsStr::from_bytes(&name);
-                    let of = attr(&a, fs.page_bytes());
-                    // The kernel asks again for what is kept for no time, and gets the error.
+                    let mut of = attr(&a, fs.page_bytes());
+                    // The kernel keeps this one for no time, then asks for the name and gets the
+                    // error. It may have the file itself open: this is another number.
+                    if !is_known {
+                        of.ino = INodeNo(NOBODYS | u64::from(a.ino));
+                    }
                     let kept = if is_known { &KEPT } else { &Duration::ZERO };
                     if reply.add(of.ino, next, name, kept, &of, generation(&a)) {
                         break;
@@ -1119,6 +1125,7 @@ async fn listed(
 ) -> Result<Vec<Listed>, FsError> {
     let mut found = Vec::new();
     let here = fs.attributes(cx, dir).await?;
+    let mut from = offset.saturating_sub(2);
     if offset < 1 {
         let (name, attributes) = (b".".to_vec(), here.clone());
         found.push(Listed { next: 1, name, attributes, is_known: true });
@@ -1130,23 +1137,35 @@ async fn listed(
         let attributes = of.unwrap_or_else(|_| Attributes { ino: parent, ..here.clone() });
         found.push(Listed { next: 2, name: b"..".to_vec(), attributes, is_known });
     }
-    for entry in fs.read_dir(cx, dir, offset.saturating_sub(2), ENTRIES).await? {
-        let mut of = Attributes { ino: entry.ino, ..here.clone() };
-        of.mode = u16::from(entry.kind) << 12;
-        let mut is_known = false;
-        if wanted {
-            match fs.attributes(cx, entry.ino).await {
-                Ok(attributes) => (of, is_known) = (attributes, true),
-                // It was deleted while this was read.
-                Err(FsError::Stale | FsError::NotFound) => continue,
-                Err(e) if mutant!("parafs.listing-ends-at-bad-inodes") => return Err(e),
-                Err(_) => {}
+    loop {
+        let entries = match fs.read_dir(cx, dir, from, ENTRIES).await {
+            Ok(entries) => entries,
+            Err(e) if found.is_empty() => return Err(e),
+            Err(_) => return Ok(found), // the next call has the error
+        };
+        let Some(last) = entries.last() else { return Ok(found) };
+        from = last.next;
+        for entry in entries {
+            let mut of = Attributes { ino: entry.ino, ..here.clone() };
+            of.mode = u16::from(entry.kind) << 12;
+            let mut is_known = false;
+            if wanted {
+                match fs.attributes(cx, entry.ino).await {
+                    Ok(attributes) => (of, is_known) = (attributes, true),
+                    // It was deleted while this was read.
+                    Err(FsError::Stale | FsError::NotFound) => continue,
+                    Err(e) if mutant!("parafs.listing-ends-at-bad-inodes") => return Err(e),
+                    Err(_) => {}
+                }
             }
+            let (next, name) = (entry.next + 2, entry.name);
+            found.push(Listed { next, name, attributes: of, is_known });
         }
-        let (next, name) = (entry.next + 2, entry.name);
-        found.push(Listed { next, name, attributes: of, is_known });
+        // An empty answer is the end of a directory: all of these may have been deleted.
+        if !found.is_empty() {
+            return Ok(found);
+        }
     }
-    Ok(found)
 }
 
 #[cfg(test)]

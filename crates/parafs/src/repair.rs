@@ -92,7 +92,8 @@ pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Resu
         let gives_up = !lost.is_empty();
         let fs = write(cx, medium, model, now, &mut done).await?;
         if gives_up && !mutant!("parafs.given-up-pages-stay") {
-            trim_unwritten(cx, &fs).await?;
+            // The repair counts without that: if it fails, the next mount but one needs another.
+            drop(trim_unwritten(cx, &fs).await);
         }
     }
     Ok(done)
@@ -160,12 +161,14 @@ async fn write(
         // A mount refuses the damaged sector until the repair is durable. Any other one does.
         fs.lock().window_used = if last + 1 < m.layout.window_sectors { last + 1 } else { 0 };
     }
-    done.named += m.again.len() as u64;
-    for (dir, entry) in m.entering.iter().chain(&m.again) {
+    for (dir, entry) in &m.entering {
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
     }
+    for (dir, entry) in &m.again {
+        done.named += u64::from(fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?);
+    }
     for ino in m.adopted.iter().filter(|_| !mutant!("parafs.repair-forgets")) {
-        match fs.enter_by_inode(cx, *ino, &m.holed, now).await? {
+        match !m.alike.contains(ino) && fs.enter_by_inode(cx, *ino, &m.holed, now).await? {
             true => done.named += 1,
             false => done.found += u64::from(fs.adopt(cx, *ino, now).await?),
         }
@@ -281,13 +284,14 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
 }
 
 impl State {
-    /// Puts an entry where its name is looked for. Where that is taken its file has one name less.
-    fn enter_anew(&mut self, dir: Nid, entry: &Dentry, now: Time) -> Step<()> {
+    /// Puts an entry where its name is looked for. False if the name is taken: then the file has one
+    /// name less.
+    fn enter_anew(&mut self, dir: Nid, entry: &Dentry, now: Time) -> Step<bool> {
         if self.lookup(dir, &entry.name)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let room = self.room_in(dir, &entry.name)?;
-        self.enter(dir, room, entry, now)
+        self.enter(dir, room, entry, now).map(|()| true)
     }
 
     /// Gives a file that has none a name in this directory; false where the file is gone.

@@ -296,6 +296,14 @@ impl Tree {
         Tree { inode_addrs, slots, inline }
     }
 
+    /// The first page of a file that is not named by the node that names this one.
+    pub(crate) fn first_of_next_node(&self, page: u64) -> u64 {
+        match page.checked_sub(self.inode_addrs) {
+            None => self.inode_addrs,
+            Some(behind) => self.inode_addrs + (behind / self.slots + 1) * self.slots,
+        }
+    }
+
     /// Pages of the longest file.
     pub(crate) fn pages_max(&self) -> u64 {
         let n = self.slots;

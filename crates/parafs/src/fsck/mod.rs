@@ -175,6 +175,8 @@ pub(crate) struct Model<'a> {
     pub(crate) again: Vec<(Nid, Dentry)>,
     /// Directories of which pages were lost: names that inodes hold are entered again there.
     pub(crate) holed: BTreeSet<Nid>,
+    /// Of those in `adopted`, files whose inodes hold the same name: it may be an old one of theirs.
+    pub(crate) alike: BTreeSet<Nid>,
     /// Files that get a name again, in such a directory or in /lost+found.
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
@@ -284,6 +286,7 @@ impl<'a> Model<'a> {
             window_spoiled: Vec::new(),
             again: Vec::new(),
             holed: BTreeSet::new(),
+            alike: BTreeSet::new(),
             adopted: Vec::new(),
             report: Report { clean: pack.clean, ..Report::default() },
             pack,
@@ -506,7 +509,10 @@ impl<'a> Model<'a> {
     }
 
     fn set_addr(&mut self, owner: Owner, addr: Addr) {
-        let is_inode = self.nodes[&owner.nid].is_inode();
+        let (is_inode, ino) = (self.nodes[&owner.nid].is_inode(), self.nodes[&owner.nid].ino);
+        if addr == Addr::NONE {
+            self.holed.insert(ino);
+        }
         NodePage::set_addr(self.mend(owner.nid), is_inode, owner.slot, addr);
     }
 }

@@ -6,7 +6,8 @@
 
 use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::format::{
-    Addr, Dentries, Dentry, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots, name_hash,
+    Addr, Dentries, Dentry, FormatError, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots,
+    name_hash,
 };
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -146,6 +147,13 @@ impl Model<'_> {
             self.walk_from(ino, inode.parent, &mut walk).await;
         }
         self.count_names(walk);
+        let mut by_name: BTreeMap<(Nid, Vec<u8>), Vec<Nid>> = BTreeMap::new();
+        for ino in &self.adopted {
+            let Some(inode) = self.inode(*ino) else { continue };
+            by_name.entry((inode.parent, inode.name)).or_default().push(*ino);
+        }
+        let alike = by_name.into_values().filter(|inos| inos.len() > 1);
+        self.alike = alike.flatten().collect();
     }
 
     /// Files that are to be deleted, as far as they are there.
@@ -212,14 +220,21 @@ impl Model<'_> {
                 contents.insert(index, Vec::new());
                 continue;
             }
-            let why = match self.read_page(addr).await {
+            let mut read = self.read_page(addr).await;
+            if read.as_ref().is_ok_and(|bytes| self.slots.check(bytes, dir, index).is_err()) {
+                // It may have been spoiled on its way.
+                read = self.read_page(addr).await;
+            }
+            let why = match read {
                 Ok(bytes) => match self.slots.check(&bytes, dir, index) {
                     Ok(()) => {
                         contents.insert(index, bytes);
                         continue;
                     }
                     Err(e) => {
-                        walk.doubt(dir, self.slots, &bytes);
+                        if let FormatError::Checksum(_) = e {
+                            walk.doubt(dir, self.slots, &bytes);
+                        }
                         e.to_string()
                     }
                 },
@@ -232,7 +247,6 @@ impl Model<'_> {
             };
             let said = format!("page {index} of directory {dir} can't be read: {why}");
             self.wrong(cure::PAGE_OF_NAMES, said);
-            self.holed.insert(dir);
             self.lose_page(owner);
         }
         let levels = levels_for(contents.last_key_value().map(|(index, _)| *index));
@@ -330,7 +344,9 @@ impl Model<'_> {
             };
             let found = walk.names.get(&ino).copied().unwrap_or(0);
             let says = inode.links;
-            if found == 0 && !self.orphans.contains(&ino) {
+            // One that was being cut short stays in the list: only its end is cut.
+            let is_deleted = self.orphans.contains(&ino) && says == 0;
+            if found == 0 && !is_deleted {
                 let said = format!("file {ino} has no name, and is not to be deleted");
                 if self.nodes[&ino].doubtful {
                     self.wrong(cure::DELETED, said);

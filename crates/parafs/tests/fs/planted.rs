@@ -9,7 +9,7 @@ use super::image::{
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Unread, check, mkfs, repair};
+use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Rename, Unread, check, mkfs, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
@@ -1327,5 +1327,41 @@ fn an_entry_of_another_type_is_an_error() {
         let found = fs.lookup(&cx, ino("/dir"), b"a").await;
         assert!(matches!(found, Err(FsError::Damaged(_))), "{found:?}");
         assert!(fs.lookup(&cx, ino("/dir"), b"below").await.is_ok());
+    });
+}
+
+/// `ln f f.bak; mv f.new f`, then the page of the directory is damaged: `f` does not get the content
+/// of the older file that had this name before.
+#[test]
+fn a_removed_name_does_not_come_back() {
+    let device = ram(12, 7);
+    let used = device.clone();
+    run(7, async move |cx| {
+        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
+        let make = async |name: &str, text: &[u8]| {
+            let ino = create(&cx, &fs, ROOT, name, FILE).await.ino;
+            fs.write(&cx, ino, 0, text, NOW).await.expect("room");
+            ino
+        };
+        let old = make("f", b"old").await;
+        fs.link(&cx, old, ROOT, b"f.bak", NOW).await.expect("room");
+        make("f.new", b"new").await;
+        let (from, to) = ((ROOT, &b"f.new"[..]), (ROOT, &b"f"[..]));
+        fs.rename(&cx, from, to, Rename::Replace, NOW).await.expect("it is there");
+        fs.unmount(&cx).await.expect("it is written");
+    });
+    let image = Image::on(contents(device));
+    let at = image.page_at(image.page_of(1, 0));
+    image.spoil(at, |b| b[NAMES_AT..].fill(0));
+    let device = image.device;
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
+        let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("its inode holds its name").ino;
+        assert!(content(&cx, &fs, f).await == b"new");
+        let found = fs.lookup(&cx, ROOT, b"lost+found").await.expect("the other one is there").ino;
+        assert_eq!(listing(&cx, &fs, found).await, (1, None));
     });
 }
