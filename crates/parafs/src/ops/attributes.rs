@@ -101,6 +101,9 @@ impl State {
 
     fn change(&mut self, ino: Nid, change: &Change, now: Time) -> Step<()> {
         self.writable()?;
+        if let Some(mode) = change.mode {
+            self.change_acl(ino, mode, now)?;
+        }
         let inode = self.inode_mut(ino)?;
         if let Some(mode) = change.mode {
             inode.mode = inode.mode & 0o170_000 | mode & 0o7_777;
