@@ -926,6 +926,34 @@ impl Filesystem for Calls {
         self.go(reply, move |fs, cx| async move { fs.fsync(&cx, ino, data_only).await }, done);
     }
 
+    /// A directory that is open outlives its name: `fstat(2)` says 0 links then.
+    fn opendir(&self, _: &Request, dir: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let opened = |reply: ReplyOpen, (), _: &Arc<Fs>| {
+            reply.opened(FileHandle(0), FopenFlags::empty());
+        };
+        if mutant!("parafs.directory-unheld") {
+            return reply.opened(FileHandle(0), FopenFlags::empty());
+        }
+        let dir = nid(dir);
+        self.go_at_once(
+            reply,
+            |fs| fs.try_open(dir),
+            move |fs, cx| async move { fs.open(&cx, dir).await },
+            opened,
+        );
+    }
+
+    fn releasedir(
+        &self,
+        req: &Request,
+        dir: INodeNo,
+        handle: FileHandle,
+        flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.release(req, dir, handle, flags, None, false, reply);
+    }
+
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         self.go(reply, move |fs, cx| async move { fs.checkpoint(&cx).await }, done);
     }
@@ -984,8 +1012,8 @@ impl Filesystem for Calls {
         let call: Call = Box::new(move |fs, _| {
             Box::pin(async move {
                 let s = fs.space();
-                let (pages, free, bytes) = (s.pages, s.free, s.page_bytes);
-                reply.statfs(pages, free, free, s.files, s.files_free, bytes, 255, bytes);
+                let (pages, free, available, bytes) = (s.pages, s.free, s.available, s.page_bytes);
+                reply.statfs(pages, free, available, s.files, s.files_free, bytes, 255, bytes);
             })
         });
         self.queue.put(call);

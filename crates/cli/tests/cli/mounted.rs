@@ -108,7 +108,7 @@ fn a_full_file_system_is_told_by_the_write() {
     let Some(h) = folder() else { return };
     let server = mounted(&h, "--null-latency");
     let space = || rustix::fs::statvfs(h.path("mnt")).expect("it is mounted");
-    let free = || space().f_bavail;
+    let free = || space().f_bfree;
     let (file, before) = (opened(&h, "mnt/kept"), free());
     let keep = |bytes| fallocate(&file, FallocateFlags::empty(), 0, bytes);
     let no_space = Err(rustix::io::Errno::NOSPC);
@@ -329,6 +329,26 @@ fn an_acl_is_enforced() {
     rustix::fs::setxattr(h.path("mnt/f"), "system.posix_acl_access", &acl, flags).expect("room");
     assert!(!as_user(12_345), "the list forbids it");
     assert!(as_user(12_346), "others may read it");
+    end(&h, server);
+}
+
+/// A directory that is open outlives its name, also one that another directory takes the place of.
+#[test]
+fn an_open_directory_outlives_its_name() {
+    let Some(h) = folder() else { return };
+    let server = mounted(&h, "--null-latency");
+    let made = ["removed", "replaced", "other"].map(|name| {
+        let path = h.path(&format!("mnt/{name}"));
+        std::fs::create_dir(&path).expect("room");
+        (File::open(&path).expect("it is there"), path)
+    });
+    let [(removed, at), (replaced, there), (_other, from)] = made;
+    std::fs::remove_dir(at).expect("it is empty");
+    std::fs::rename(from, there).expect("it is empty");
+    for open in [&removed, &replaced] {
+        assert_eq!(open.metadata().expect("it is open").nlink(), 0);
+    }
+    drop((removed, replaced));
     end(&h, server);
 }
 

@@ -210,6 +210,13 @@ fn an_fallocate_without_room_takes_none() {
             let size = fs.attributes(&cx, f).await.expect("it is there").size;
             assert_eq!(size, (1 << 20) + 40_960);
         }
+        // A new file has what statfs(2) calls available.
+        let g = create(&cx, &fs, ROOT, "g", FILE).await.ino;
+        let all_available = fs.space().available * u64::from(before.page_bytes);
+        let keep = fs.fallocate(&cx, g, (0, all_available), Fallocate::Keep, false, t).await;
+        assert_eq!(keep, Ok(()));
+        assert!(fs.space().free < 8, "and nearly all there is: {:?}", fs.space());
+        fs.unlink(&cx, ROOT, b"g", t).await.expect("it is there");
         // What it would make zeros of stays as it is, too.
         let zeroed = fs.fallocate(&cx, f, (0, all + 60_000), Fallocate::Zero, false, t).await;
         assert_eq!(zeroed, Err(FsError::NoSpace));
