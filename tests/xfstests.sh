@@ -88,6 +88,8 @@ export PATH="$dir/bin:$PATH"
 results=${RESULTS:-$root/target/xfstests}
 mkdir -p "$results"
 export RESULT_BASE="$results" XFSTESTS FLASHLANE="$bin" FSTYP=fuse FUSE_SUBTYP=.parafs
+# The suite's word for namespaces of this kind.
+export FSTESTS_ISOL=privatens
 export TEST_DEV="$dir/test.img" TEST_DIR="$dir/test"
 export SCRATCH_DEV="$dir/scratch.img" SCRATCH_MNT="$dir/scratch"
 export TEST_FS_MOUNT_OPTIONS="rw${OPTIONS:+,$OPTIONS}"
