@@ -342,13 +342,13 @@ fn an_open_directory_outlives_its_name() {
         std::fs::create_dir(&path).expect("room");
         (File::open(&path).expect("it is there"), path)
     });
-    let [(removed, at), (replaced, there), (_other, from)] = made;
+    let [(removed, at), (replaced, there), (other, from)] = made;
     std::fs::remove_dir(at).expect("it is empty");
     std::fs::rename(from, there).expect("it is empty");
     for open in [&removed, &replaced] {
         assert_eq!(open.metadata().expect("it is open").nlink(), 0);
     }
-    drop((removed, replaced));
+    drop((removed, replaced, other));
     end(&h, server);
 }
 
