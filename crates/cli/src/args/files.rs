@@ -119,6 +119,7 @@ fn option_of(word: &str) -> Result<MountOption, String> {
         ("default_permissions", Nothing),
         ("async", Nothing),
         ("noatime", Nothing),
+        ("nodiratime", Nothing),
         ("relatime", Nothing),
         ("auto", Nothing),
         ("noauto", Nothing),

@@ -310,6 +310,16 @@ impl Tree {
         self.inode_addrs + 2 * n + 2 * n * n + n * n * n
     }
 
+    /// Nodes of a new file with so many pages, at most: its inode, and those below it.
+    pub(crate) fn nodes_for(&self, pages: u64) -> u64 {
+        let n = self.slots;
+        let below = pages.saturating_sub(self.inode_addrs);
+        let direct = below.div_ceil(n);
+        // Without the two that the inode names, and with the one on top of the doubly indirect ones.
+        let indirect = if direct > 2 { direct.div_ceil(n) + 2 } else { 0 };
+        1 + direct + indirect
+    }
+
     /// The way to page `index`; nothing for one behind the longest file.
     pub(crate) fn position(&self, index: u64) -> Option<Position> {
         let n = self.slots;

@@ -3,6 +3,7 @@
 //! Owns: the rules of names, and which of their changes an fsync can't restore ([`State::bound`]).
 
 use super::Attributes;
+use super::xattr::encode;
 use crate::dir::{Found, check_name};
 use crate::error::{FsError, Result};
 use crate::format::{Dentry, Inode, NO_NODE, Nid, NodePage, ORPHANS_MAX, Time};
@@ -21,6 +22,8 @@ const LINKS_MAX: u32 = 65_000;
 pub struct New {
     /// Type and permissions: a file, a directory, a symbolic link, a device, a pipe, a socket.
     pub mode: u16,
+    /// Permissions that it does not get, unless its directory has a default access control list.
+    pub umask: u16,
     pub uid: u32,
     pub gid: u32,
     pub rdev: u32,
@@ -107,13 +110,19 @@ impl State {
         if new.target.len() > self.tree.inline {
             return Err(Stop::Fail(FsError::NameTooLong));
         }
+        let (mode, attrs) = self.inherited(dir, new)?;
+        let body_bytes = NodePage::body(&self.node(dir)?.bytes).len();
+        if encode(&attrs, body_bytes).is_none() {
+            return Err(Stop::Fail(FsError::AttributeSpace));
+        }
         let room = self.room_in(dir, name)?;
-        self.room_for(1)?;
-        // One number for the file, and as many as a new page of the directory can take.
-        let ino = self.nat.pick(4)?[0];
+        let nodes = if attrs.is_empty() { 1 } else { 2 };
+        self.room_for(nodes)?;
+        // Numbers for its nodes, and as many as a new page of the directory can take.
+        let ino = self.nat.pick(3 + nodes as usize)?[0];
 
         let inode = Inode {
-            mode: new.mode,
+            mode,
             // What is small lies in the inode.
             inline: !directory,
             links: if directory { 2 } else { 1 },
@@ -137,6 +146,9 @@ impl State {
             let node = self.node_mut(ino)?;
             let room = NodePage::inline_mut(node.bytes_mut());
             room[..new.target.len()].copy_from_slice(&new.target);
+        }
+        if !attrs.is_empty() {
+            self.set_xattrs(ino, &attrs, now)?;
         }
         let entry = Dentry { name: name.to_vec(), ino, kind: kind_of(new.mode) };
         self.enter(dir, room, &entry, now)?;
