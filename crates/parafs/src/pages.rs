@@ -7,6 +7,9 @@ use crate::format::Nid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The id and the version of a page ([`Page`]).
+pub(crate) type PageIs = (u64, u64);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     pub(crate) content: Arc<Vec<u8>>,

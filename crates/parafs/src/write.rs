@@ -13,6 +13,7 @@ use crate::error::{FsError, Result};
 use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
+use crate::pages::PageIs;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -110,11 +111,7 @@ impl State {
 
     /// A page as it goes to the medium: its id and version, and its bytes. A page of a directory is
     /// sealed here. Nothing if the page is not in memory.
-    pub(crate) fn page_to_send(
-        &mut self,
-        ino: Nid,
-        index: u64,
-    ) -> Option<((u64, u64), Arc<Vec<u8>>)> {
+    pub(crate) fn page_to_send(&mut self, ino: Nid, index: u64) -> Option<(PageIs, Arc<Vec<u8>>)> {
         let slots = self.slots;
         if self.inode(ino).is_ok_and(|inode| is_dir(inode.mode)) {
             slots.seal(self.pages.bytes_mut(ino, index)?, ino, index);
