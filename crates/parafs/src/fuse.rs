@@ -5,9 +5,9 @@
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names,
 //! attributes and pages, because only this mount changes them; it hands each `write(2)` on at once,
 //! so that on a full file system this call fails, unless the mount asks for its writeback cache;
-//! the kernel checks permissions and access control lists, but this module clears set-user and set-group bits when the
-//! content or the owner of a file changes; an unmount loses nothing that the kernel kept. Never:
-//! waits on a thread that reads, or reads a clock of its own.
+//! the kernel checks permissions and access control lists, but this module clears set-user and
+//! set-group bits when the content or the owner of a file changes; an unmount loses nothing that
+//! the kernel kept. Never: waits on a thread that reads, or reads a clock of its own.
 
 use crate::ops::acl::is_acl;
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};

@@ -128,8 +128,8 @@ fn agreeing(mode: u16, list: &Acl) -> u16 {
 }
 
 impl State {
-    /// The mode and the attributes that a new file gets: those that `new` asks for, within the list that
-    /// its directory gives; without such a list, without the bits of the umask.
+    /// The mode and the extended attributes of a new file. If its directory has a default list, the
+    /// file gets that list, and of the mode what the list allows. If not, the umask is taken off.
     pub(crate) fn inherited(&mut self, dir: Nid, new: &New) -> Step<(u16, Attrs)> {
         let mut attrs = Attrs::new();
         if is_symlink(new.mode) {
@@ -207,9 +207,10 @@ impl State {
 }
 
 impl Fs {
-    /// Sets the list of a file, or the one that a directory gives to what is made in it, as bytes of an
-    /// extended attribute. The permissions of the file follow its list; a list that says no more than
-    /// permissions do is not kept. `drops_set_group`: so it is if who asks is not in the file's group.
+    /// Sets the access control list of a file, or the default list of a directory (`name`), from the
+    /// bytes of an extended attribute. The permissions of a file follow its list; a list that says no
+    /// more than permissions do is not kept. With `drops_set_group` the file loses its set-group bit,
+    /// as it does if the caller is not in its group.
     ///
     /// # Errors
     /// As [`Fs::set_xattr`]; it is no list; only a directory gives one.
