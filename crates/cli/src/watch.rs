@@ -234,6 +234,33 @@ impl Monitor for Terminal {
     }
 }
 
+/// A progress line for one command that does one thing after the other.
+pub(crate) struct Phases(Option<ProgressBar>);
+
+impl Phases {
+    pub(crate) fn new(name: &'static str) -> Phases {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(0), target());
+            if let Ok(style) = ProgressStyle::with_template("{prefix}: {msg} [{bar:30}] {percent:>3}%")
+            {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_prefix(name);
+            bar
+        });
+        Phases(bar)
+    }
+
+    /// So much of `of` is done of what it does now.
+    pub(crate) fn at(&self, what: &'static str, done: u64, of: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_message(what);
+            bar.set_length(of);
+            bar.set_position(done.min(of));
+        }
+    }
+}
+
 /// A progress line for the points of a sweep, which end on any thread.
 pub(crate) struct Points {
     interrupt: Interrupt,

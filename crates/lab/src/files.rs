@@ -21,7 +21,7 @@ use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, How, time_from};
 use flashlane_parafs::{
-    Fs, FsError, Make, Medium, Options, Shape, check, mkfs, repair, segments_for_files,
+    Fs, FsError, Make, Medium, Options, Shape, check_with, mkfs, repair_with, segments_for_files,
 };
 pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
@@ -523,7 +523,8 @@ async fn use_it(
 
 /// Checks a file system. With `mends` it is repaired, at this time, and fsyncs of one that was not
 /// unmounted are taken as by a mount; without it nothing is written. Returns what was found and
-/// done, and a line for people about each loss that the mount of the target has found.
+/// done, and a line for people about each loss that the mount of the target has found. `progress`
+/// hears how far it is: what it looks at, how much of that is done, and how much there is.
 ///
 /// # Errors
 /// There is no file system, or it is too damaged to check; the repair could not be written; or the
@@ -532,23 +533,25 @@ pub fn fsck(
     image: &Path,
     name: Option<&str>,
     mends: Option<(Time, Unread)>,
+    progress: Rc<dyn Fn(&'static str, u64, u64)>,
 ) -> Result<(Repaired, Vec<String>), FilesError> {
     let accept_lost = matches!(mends, Some((_, Unread::GiveUp)));
     let (target, name) = there(image, name, MountHow { accept_lost, ..MountHow::default() })?;
     at_once(target, move |ready| async move {
         let Ready { cx, medium, losses, .. } = ready;
         let Some((now, unread)) = mends else {
-            let report = check(&cx, &medium).await.map_err(of_fs(&name))?;
+            let report = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
             let done = Repaired { after: report.clone(), before: report, ..Repaired::default() };
             return Ok((done, losses));
         };
-        let mut done = repair(&cx, &medium, now, unread).await.map_err(of_fs(&name))?;
+        let done = repair_with(&cx, &medium, now, unread, &*progress).await;
+        let mut done = done.map_err(of_fs(&name))?;
         if !done.after.clean && done.after.found == 0 {
             let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
             let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
             fs.unmount(&cx).await.map_err(of_fs(&name))?;
             done.recovered = found;
-            done.after = check(&cx, &medium).await.map_err(of_fs(&name))?;
+            done.after = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
         }
         Ok((done, losses))
     })

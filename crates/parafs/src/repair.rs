@@ -9,10 +9,10 @@ use crate::channels::{Channels, Schedule};
 use crate::dir::check_name;
 use crate::error::{FsError, Result};
 use crate::format::{
-    Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, Owner, ROOT, SECTOR, SegmentEntry,
+    Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, ROOT, SECTOR, SegmentEntry,
 };
 use crate::fs::{Fs, Options};
-use crate::fsck::{Model, Report};
+use crate::fsck::{Model, Progress, Report};
 use crate::medium::Medium;
 use crate::mount::{self, Recovered};
 use crate::nat::Nat;
@@ -64,12 +64,26 @@ pub enum Unread {
 /// it; or the repair would give up data and `unread` is [`Unread::Refuse`]: then it writes nothing
 /// and returns [`FsError::Unread`].
 pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Result<Repaired> {
+    repair_with(cx, medium, now, unread, &|_, _, _| ()).await
+}
+
+/// As [`repair`], and says how far each check is.
+///
+/// # Errors
+/// As [`repair`].
+pub async fn repair_with(
+    cx: &Cx,
+    medium: &Medium,
+    now: Time,
+    unread: Unread,
+    progress: Progress<'_>,
+) -> Result<Repaired> {
     if let Some(why) = medium.refusal() {
         return Err(FsError::Invalid(why));
     }
     let mut done = Repaired::default();
     for round in 0..=ROUNDS {
-        let model = Model::look(cx, medium).await?;
+        let model = Model::look(cx, medium, progress).await?;
         done.after = model.report.clone();
         if round == 0 {
             done.before = model.report.clone();
@@ -189,13 +203,9 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
         ..entry.clone()
     };
     let mut entries: Vec<SegmentEntry> = m.segments.iter().map(fresh).collect();
-    let mut owners = vec![Vec::new(); entries.len()];
-    for (addr, owner) in &m.owners {
-        let (segment, page) = layout.segment_of(*addr);
+    for (addr, _) in m.owners.iter() {
+        let (segment, page) = layout.segment_of(addr);
         entries[segment as usize].valid[page as usize / 8] |= 1 << (page % 8);
-        let owners: &mut Vec<Owner> = &mut owners[segment as usize];
-        owners.resize(page as usize + 1, Owner::default());
-        owners[page as usize] = *owner;
     }
     for (segment, kind) in &m.kinds {
         entries[*segment as usize].kind = *kind;
@@ -217,7 +227,7 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
         is.used == Use::Free && m.segments[*segment as usize].valid.iter().any(|b| *b != 0)
     };
     let seen: Vec<u32> = (0..shape.segments()).filter(counted).collect();
-    let changed = m.nodes.values().filter(|node| node.changed).count() + m.dir_pages.len();
+    let changed = m.changed.len() + m.dir_pages.len();
     let needed = 2 * HEADS * shape.regions + changed as u32 / shape.segment_pages;
     if segments.free() >= seen.len() as u32 + needed {
         segments.seen(&seen);
@@ -230,7 +240,9 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
     }
     segments.changed.extend(m.pack.sit.iter().map(|(segment, _)| *segment));
     for segment in &m.unsummed {
-        segments.rewrite_owners(*segment, std::mem::take(&mut owners[*segment as usize]));
+        let owners = m.owners.of_segment(*segment).unwrap_or_default();
+        let used = owners.iter().rposition(|owner| owner.nid != 0).map_or(0, |last| last + 1);
+        segments.rewrite_owners(*segment, owners[..used].to_vec());
     }
     Ok(segments)
 }
@@ -264,12 +276,13 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
     s.no_checkpoint = m.pack_lost;
     // Tables that are mended are written, and not kept beside them.
     s.journals = (0, 0);
-    s.files = m.nodes.values().filter(|node| node.is_inode()).count() as u32;
+    s.files = m.nodes.iter().filter(|(_, node)| node.is_inode()).count() as u32;
     (s.generation, s.kept, s.recovering) = (m.pack.generation, m.kept, true);
     s.orphans.clone_from(&m.orphans);
-    for (nid, node) in m.nodes.iter().filter(|(_, node)| node.changed) {
-        let inode = node.is_inode().then(|| Box::new(Inode::decode(&node.bytes)));
-        let (ino, ofs, bytes) = (node.ino, node.ofs, Arc::new(node.bytes.clone()));
+    for (nid, bytes) in &m.changed {
+        let Some(found) = m.nodes.get(*nid) else { continue };
+        let inode = found.is_inode().then(|| Box::new(Inode::decode(bytes)));
+        let (ino, ofs, bytes) = (found.ino, found.ofs, bytes.clone());
         s.new_nodes += u64::from(!m.nat[*nid as usize].addr.is_page());
         let touched = s.tick();
         let (dirty, changed) = (Dirty::Changed, s.changes);

@@ -1,7 +1,7 @@
 //! `flashlane mkfs`, `mount`, `fsck`, `dump`: ParaFS on a target of a drive.
 
 use crate::args::{Dump, Fsck, Mkfs, MountFs, MountOption};
-use crate::watch::{Interrupt, Terminal};
+use crate::watch::{Interrupt, Phases, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::files::{
@@ -106,7 +106,9 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
 pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     let unread = if args.accept_lost { Unread::GiveUp } else { Unread::Refuse };
     let mends = args.repair.then(|| (clock(), unread));
-    let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends)?;
+    let phases = Phases::new("fsck");
+    let progress = Rc::new(move |what: &'static str, done, of| phases.at(what, done, of));
+    let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends, progress)?;
     let Repaired { before, after, recovered, found, named } = &done;
     let mut text: String = losses.iter().map(|line| format!("{line}\n")).collect();
     for problem in before.problems.iter().chain(&before.notes) {

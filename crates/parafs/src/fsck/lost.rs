@@ -6,6 +6,7 @@
 //! not looked at.
 
 use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
+use crate::error::Result;
 use crate::format::{Addr, Nid, Owner};
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,25 +23,25 @@ impl Model<'_> {
 
     /// Finds pages that nodes name and no flash block has. A repair that gives them up makes those
     /// of files [`Addr::LOST`], so reading them is an error, and those of directories holes.
-    pub(super) fn miss_pages(&mut self) {
+    pub(super) async fn miss_pages(&mut self) -> Result<()> {
         let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
         let mut segments = BTreeSet::new();
-        for (addr, owner) in &self.owners {
-            let (segment, page) = self.layout.segment_of(*addr);
+        for (addr, owner) in self.owners.iter() {
+            let (segment, page) = self.layout.segment_of(addr);
             let there = self.medium.pages_there(&self.layout, segment);
             if there.is_none_or(|there| page < there) || owner.slot == Owner::NODE {
                 continue;
             }
-            let file = self.nodes.get(&owner.nid).map_or(owner.nid, |node| node.ino);
-            files.entry(file).or_default().push((*addr, *owner));
+            let file = self.nodes.get(owner.nid).map_or(owner.nid, |node| node.ino);
+            files.entry(file).or_default().push((addr, owner));
             segments.insert(segment);
         }
         let doubts = self.medium.doubts();
         let why = doubts.as_ref().map_or(String::new(), |doubts| format!(": {doubts}"));
         for (file, pages) in files {
-            let (count, who) = (pages.len() as u64, self.who(file));
+            let (count, who) = (pages.len() as u64, self.who(file).await?);
             self.unread.set(self.unread.get() + count);
-            let is_dir = self.inode(file).is_some_and(|inode| is_dir(inode.mode));
+            let is_dir = self.mode(file).is_some_and(is_dir);
             let (cure, kind, becomes) = match is_dir {
                 true => (cure::LOST_NAMES, PAGES_OF_DIRECTORIES, Addr::NONE),
                 false if mutant!("parafs.lost-is-hole") => (cure::LOST, PAGES, Addr::NONE),
@@ -49,8 +50,8 @@ impl Model<'_> {
             self.wrong(cure, format!("{count} pages of {who} are lost{why}"));
             self.would_lose(kind, count);
             for (addr, owner) in pages {
-                self.owners.remove(&addr);
-                self.set_addr(owner, becomes);
+                self.owners.remove(addr);
+                self.set_addr(owner, becomes).await?;
             }
         }
         // What they hold follows from what is left.
@@ -69,6 +70,7 @@ impl Model<'_> {
                 self.would_lose("flash blocks or dead dies", self.medium.in_doubt());
             }
         }
+        Ok(())
     }
 
     /// Something is missing, or may be, that blocks hold which can't be read.

@@ -10,6 +10,7 @@
 //! more than the table that leads to it; what two of a node, the segment table and the summary say
 //! counts more than the third.
 
+mod compact;
 mod lost;
 mod names;
 mod tables;
@@ -17,14 +18,18 @@ mod trees;
 
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Dentry, HEADS, Inode, Layout, NatEntry, Nid, NodeKind, NodePage, Owner, Pack, SECTOR,
-    SegmentEntry, Slots, Superblock, Tree,
+    Addr, Dentry, Footer, HEADS, Inode, Layout, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
+    Pack, SECTOR, SegmentEntry, Slots, Superblock, Tree,
 };
 use crate::medium::{Medium, sector_of};
 use crate::mount;
+use flashlane_base::mutant;
 use flashlane_rt::Cx;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(crate) use compact::{Found, Nodes, Owners};
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,28 +100,17 @@ pub(crate) mod cure {
     pub(crate) const NEWER: &str = "take it as it is";
 }
 
-/// A node that was found whole.
-#[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) ino: Nid,
-    pub(crate) ofs: u32,
-    pub(crate) bytes: Vec<u8>,
-    /// It is not on the medium like this.
-    pub(crate) changed: bool,
-    /// The node address table has none of this number; the segment table says that it is one.
-    doubtful: bool,
-}
+/// Hears how far a check is: what it does now, how much of that is done, and how much there is.
+pub type Progress<'a> = &'a dyn Fn(&'static str, u64, u64);
 
-impl Found {
-    pub(crate) fn is_inode(&self) -> bool {
-        self.ofs == 0
-    }
-}
+/// The content of a node as it was read last, with its place.
+type Last = RefCell<Option<(Addr, Arc<Vec<u8>>)>>;
 
 /// A file system as it should be.
 pub(crate) struct Model<'a> {
     cx: &'a Cx,
     medium: &'a Medium,
+    progress: Progress<'a>,
     pub(crate) sb: Superblock,
     pub(crate) layout: Layout,
     tree: Tree,
@@ -142,9 +136,9 @@ pub(crate) struct Model<'a> {
     led_nowhere: BTreeSet<Nid>,
     /// Nodes that the node address table lists in places that can't be read.
     listed_unread: BTreeSet<Nid>,
-    /// For each file, the nodes that the node address table lists and that were not found on the
-    /// medium. A node leaves the set when it is found elsewhere, or when its parent is mended.
-    lost_nodes: BTreeMap<Nid, BTreeSet<Nid>>,
+    /// Nodes, with their files before them, that the node address table lists and that were not found
+    /// on the medium. A node leaves the set when it is found elsewhere, or when its parent is mended.
+    lost_nodes: BTreeSet<(Nid, Nid)>,
     /// Indirect nodes (file, number in its tree) that are lost.
     lost_above: BTreeSet<(Nid, u32)>,
     /// Nodes that were made for lost ones.
@@ -152,12 +146,19 @@ pub(crate) struct Model<'a> {
     /// Numbers from here on are not given to new nodes.
     free_below: Nid,
     /// Of each segment whose its pages are, by its summary.
-    summaries: Vec<Option<Vec<Owner>>>,
-    pub(crate) nodes: BTreeMap<Nid, Found>,
-    /// Nodes of files, by their numbers there.
+    summaries: Vec<Option<Box<[Owner]>>>,
+    pub(crate) nodes: Nodes,
+    /// Contents of nodes that are not on the medium like this. Others are read again when they are
+    /// needed.
+    pub(crate) changed: BTreeMap<Nid, Arc<Vec<u8>>>,
+    last: Last,
+    /// Nodes of files, by their numbers there. An inode with the number of its file is not in it:
+    /// it is found by that.
     files: BTreeMap<(Nid, u32), Nid>,
     /// Whose each page is.
-    pub(crate) owners: BTreeMap<Addr, Owner>,
+    pub(crate) owners: Owners,
+    /// Pages of files are in `owners`; before, nodes alone.
+    has_claimed: bool,
     /// Segments whose summaries are to be written.
     pub(crate) unsummed: BTreeSet<u32>,
     pub(crate) kept: u64,
@@ -195,9 +196,18 @@ pub(crate) struct Model<'a> {
 /// Looks through a file system.
 ///
 /// # Errors
-/// There is none, or the medium can't be read.
+/// There is none, or the medium can't be read: not even a part of it, or a node at one time and not
+/// at another.
 pub async fn check(cx: &Cx, medium: &Medium) -> Result<Report> {
-    Ok(Model::look(cx, medium).await?.report)
+    check_with(cx, medium, &|_, _, _| ()).await
+}
+
+/// As [`check`], and says how far it is.
+///
+/// # Errors
+/// As [`check`].
+pub async fn check_with(cx: &Cx, medium: &Medium, progress: Progress<'_>) -> Result<Report> {
+    Ok(Model::look(cx, medium, progress).await?.report)
 }
 
 /// A page of the log that is in use.
@@ -217,11 +227,11 @@ pub struct UsedPage {
 /// # Errors
 /// As [`check`].
 pub async fn check_pages(cx: &Cx, medium: &Medium) -> Result<(Report, Layout, Vec<UsedPage>)> {
-    let model = Model::look(cx, medium).await?;
+    let model = Model::look(cx, medium, &|_, _, _| ()).await?;
     let used = model.owners.iter().map(|(addr, owner)| {
-        let (segment, page) = model.layout.segment_of(*addr);
-        let file = model.nodes.get(&owner.nid).map_or(owner.nid, |found| found.ino);
-        UsedPage { segment, page, sector: sector_of(&model.layout, *addr), file }
+        let (segment, page) = model.layout.segment_of(addr);
+        let file = model.nodes.get(owner.nid).map_or(owner.nid, |found| found.ino);
+        UsedPage { segment, page, sector: sector_of(&model.layout, addr), file }
     });
     let used = used.collect();
     Ok((model.report, model.layout, used))
@@ -237,7 +247,11 @@ fn is_dir(mode: u16) -> bool {
 
 impl<'a> Model<'a> {
     /// Everything is read, compared, and mended in memory.
-    pub(crate) async fn look(cx: &'a Cx, medium: &'a Medium) -> Result<Model<'a>> {
+    pub(crate) async fn look(
+        cx: &'a Cx,
+        medium: &'a Medium,
+        progress: Progress<'a>,
+    ) -> Result<Model<'a>> {
         let mut unread = Cell::new(0);
         let (sb, pack) = match mount::open(cx, medium).await {
             Ok((sb, newest)) => (sb, Some(newest.pack)),
@@ -254,6 +268,7 @@ impl<'a> Model<'a> {
         let mut m = Model {
             cx,
             medium,
+            progress,
             layout,
             sb,
             tree: Tree::of(page_bytes),
@@ -269,14 +284,17 @@ impl<'a> Model<'a> {
             nat_wrong: BTreeSet::new(),
             led_nowhere: BTreeSet::new(),
             listed_unread: BTreeSet::new(),
-            lost_nodes: BTreeMap::new(),
+            lost_nodes: BTreeSet::new(),
             lost_above: BTreeSet::new(),
             made_for_lost: 0,
             free_below: layout.nids,
             summaries: vec![None; segments],
-            nodes: BTreeMap::new(),
+            nodes: Nodes::new(&layout),
+            changed: BTreeMap::new(),
+            last: Last::default(),
             files: BTreeMap::new(),
-            owners: BTreeMap::new(),
+            owners: Owners::new(layout),
+            has_claimed: false,
             unsummed: BTreeSet::new(),
             kept: 0,
             orphans: BTreeSet::new(),
@@ -309,14 +327,14 @@ impl<'a> Model<'a> {
             m.read_window().await;
         }
         m.read_summaries().await;
-        m.read_nodes().await;
-        m.find_nodes().await;
-        m.look_at_inodes();
-        m.walk_trees();
-        m.claim_pages();
-        m.miss_pages();
-        m.walk_names().await;
-        m.compare_counts();
+        m.read_nodes().await?;
+        m.find_nodes().await?;
+        m.look_at_inodes().await?;
+        m.walk_trees().await?;
+        m.claim_pages().await?;
+        m.miss_pages().await?;
+        m.walk_names().await?;
+        m.compare_counts().await?;
         m.compare_segments();
         m.compare_summaries();
         m.report.unread = m.unread.get();
@@ -365,11 +383,18 @@ impl<'a> Model<'a> {
     }
 
     /// A file in words: its number, and the name in its inode.
-    fn who(&self, ino: Nid) -> String {
-        let name = self.inode(ino).map(|inode| inode.name).unwrap_or_default();
-        match String::from_utf8_lossy(&name) {
+    async fn who(&self, ino: Nid) -> Result<String> {
+        let name = self.inode(ino).await?.map(|inode| inode.name).unwrap_or_default();
+        Ok(match String::from_utf8_lossy(&name) {
             name if name.is_empty() => format!("file {ino}"),
             name => format!("file {ino} ({name})"),
+        })
+    }
+
+    /// Says how far it is with something, each few hundred steps.
+    fn says(&self, what: &'static str, done: u64, of: u64) {
+        if done.is_multiple_of(256) || done == of {
+            (self.progress)(what, done, of);
         }
     }
 
@@ -419,36 +444,62 @@ impl<'a> Model<'a> {
     }
 
     fn put_node(&mut self, nid: Nid, node: Found) {
-        self.files.insert((node.ino, node.ofs), nid);
+        if (node.ino, node.ofs) != (nid, 0) {
+            self.files.insert((node.ino, node.ofs), nid);
+        }
         self.nodes.insert(nid, node);
     }
 
+    /// The node with this number in the tree of a file.
+    fn node_of(&self, ino: Nid, ofs: u32) -> Option<Nid> {
+        let is_inode = |found: &&Found| ofs == 0 && (found.ino, found.ofs) == (ino, 0);
+        let by_number = || self.nodes.get(ino).filter(is_inode).map(|_| ino);
+        self.files.get(&(ino, ofs)).copied().or_else(by_number)
+    }
+
     /// A node is gone, and names nothing any more.
-    fn drop_node(&mut self, nid: Nid) {
-        let Some(node) = self.nodes.remove(&nid) else { return };
+    async fn drop_node(&mut self, nid: Nid) -> Result<()> {
+        if !self.nodes.contains(nid) {
+            return Ok(());
+        }
+        // Before pages of files are claimed it has none.
+        let content = match self.has_claimed {
+            true => Some(self.content(nid).await?),
+            false => None,
+        };
+        let Some(node) = self.nodes.remove(nid) else { return Ok(()) };
+        self.changed.remove(&nid);
         if self.files.get(&(node.ino, node.ofs)) == Some(&nid) {
             self.files.remove(&(node.ino, node.ofs));
         }
-        self.owners.remove(&self.nat[nid as usize].addr);
+        self.owners.remove(self.nat[nid as usize].addr);
         self.set_nat(nid, NatEntry::default());
+        let Some(content) = content else { return Ok(()) };
         for slot in 0..self.tree.slots.max(self.tree.inode_addrs) as u32 {
-            let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
-            if self.owners.get(&addr) == Some(&Owner { nid, slot }) {
-                self.owners.remove(&addr);
+            let addr = NodePage::addr(&content, node.is_inode(), slot);
+            if self.owners.get(addr) == Some(Owner { nid, slot }) {
+                self.owners.remove(addr);
             }
         }
+        Ok(())
     }
 
-    fn drop_file(&mut self, ino: Nid) {
+    async fn drop_file(&mut self, ino: Nid) -> Result<()> {
         let nids: Vec<Nid> = self.nodes_of(ino).collect();
-        nids.into_iter().for_each(|nid| self.drop_node(nid));
+        for nid in nids {
+            self.drop_node(nid).await?;
+        }
         self.dir_pages.retain(|(dir, _), _| *dir != ino);
         self.entering.retain(|(dir, _)| *dir != ino);
         self.orphans.remove(&ino);
+        Ok(())
     }
 
     fn nodes_of(&self, ino: Nid) -> impl Iterator<Item = Nid> {
-        self.files.range((ino, 0)..=(ino, u32::MAX)).map(|(_, nid)| *nid)
+        let is_inode = |found: &Found| (found.ino, found.ofs) == (ino, 0);
+        let inode = self.nodes.get(ino).is_some_and(is_inode).then_some(ino);
+        let others = self.files.range((ino, 0)..=(ino, u32::MAX)).map(|(_, nid)| *nid);
+        inode.into_iter().chain(others)
     }
 
     fn set_nat(&mut self, nid: Nid, entry: NatEntry) {
@@ -456,32 +507,79 @@ impl<'a> Model<'a> {
         self.nat_wrong.insert(nid);
     }
 
-    /// Bytes of a node that are about to be mended.
-    fn mend(&mut self, nid: Nid) -> &mut [u8] {
-        let node = self.nodes.get_mut(&nid).expect("it was looked at");
-        node.changed = true;
-        &mut node.bytes
+    /// The content of a node that was found: as it was mended, or as it is read again.
+    ///
+    /// # Errors
+    /// The medium gave it once, and does not any more.
+    async fn content(&self, nid: Nid) -> Result<Arc<Vec<u8>>> {
+        if let Some(changed) = self.changed.get(&nid)
+            && (!mutant!("parafs.mended-node-read-again")
+                || self.nat[nid as usize].addr == Addr::NONE)
+        {
+            return Ok(changed.clone());
+        }
+        let addr = self.nat[nid as usize].addr;
+        let last = self.last.borrow().as_ref().filter(|(at, _)| *at == addr).cloned();
+        if let Some((_, content)) = last {
+            return Ok(content);
+        }
+        let mut bytes = vec![0; self.layout.shape.page_bytes()];
+        let mut why = String::new();
+        // It may be spoiled on its way.
+        for _ in 0..2 {
+            let read = self.medium.read_again(self.cx, &self.layout, addr, &mut bytes).await;
+            match read.and_then(|()| Ok(self.footer(&bytes)?)) {
+                Ok(footer) if footer.nid == nid => {
+                    let content = Arc::new(bytes);
+                    self.last.replace(Some((addr, content.clone())));
+                    return Ok(content);
+                }
+                Ok(footer) => why = format!("it is node {} now", footer.nid),
+                Err(e) => why = e.why(),
+            }
+        }
+        if mutant!("parafs.node-read-again-is-empty") {
+            return Ok(Arc::new(vec![0; self.layout.shape.page_bytes()]));
+        }
+        Err(FsError::Io(format!("node {nid} was read, and can't be read again: {why}")))
     }
 
-    fn inode(&self, ino: Nid) -> Option<Inode> {
-        let node = self.nodes.get(&ino).filter(|node| node.is_inode())?;
-        Some(Inode::decode(&node.bytes))
+    /// The content of a node that is about to be mended.
+    async fn mend(&mut self, nid: Nid) -> Result<&mut [u8]> {
+        let content = self.content(nid).await?;
+        Ok(Arc::make_mut(self.changed.entry(nid).or_insert(content)).as_mut_slice())
     }
 
-    fn set_inode(&mut self, ino: Nid, inode: &Inode) {
-        inode.encode(self.mend(ino));
+    /// The type and permissions of a file that is there.
+    fn mode(&self, ino: Nid) -> Option<u16> {
+        self.nodes.get(ino).filter(|node| node.is_inode()).map(|node| node.mode)
+    }
+
+    async fn inode(&self, ino: Nid) -> Result<Option<Inode>> {
+        Ok(match self.mode(ino) {
+            Some(_) => Some(Inode::decode(&self.content(ino).await?)),
+            None => None,
+        })
+    }
+
+    async fn set_inode(&mut self, ino: Nid, inode: &Inode) -> Result<()> {
+        inode.encode(self.mend(ino).await?);
+        if let Some(found) = self.nodes.get_mut(ino) {
+            fields(found, inode);
+        }
+        Ok(())
     }
 
     /// Files and directories.
     fn inodes(&self) -> Vec<Nid> {
-        self.nodes.iter().filter(|(_, node)| node.is_inode()).map(|(nid, _)| *nid).collect()
+        self.nodes.iter().filter(|(_, node)| node.is_inode()).map(|(nid, _)| nid).collect()
     }
 
     /// The first page that a node names, and how many it can name; nothing for one that names none.
     fn names_pages(&self, nid: Nid) -> Option<(u64, u32)> {
-        let node = self.nodes.get(&nid)?;
+        let node = self.nodes.get(nid)?;
         match self.tree.kind(node.ofs)? {
-            (NodeKind::Inode, _) if Inode::decode(&node.bytes).inline => None,
+            (NodeKind::Inode, _) if node.is(Found::INLINE) => None,
             (NodeKind::Inode, first) => Some((first, self.tree.inode_addrs as u32)),
             (NodeKind::Direct, first) => Some((first, self.tree.slots as u32)),
             (NodeKind::Indirect | NodeKind::Xattrs, _) => None,
@@ -489,31 +587,77 @@ impl<'a> Model<'a> {
     }
 
     /// Pages of a file, and where each lies.
-    fn pages_of(&self, ino: Nid) -> BTreeMap<u64, (Addr, Owner)> {
+    async fn pages_of(&self, ino: Nid) -> Result<BTreeMap<u64, (Addr, Owner)>> {
         let mut found = BTreeMap::new();
         for nid in self.nodes_of(ino) {
             let Some((first, count)) = self.names_pages(nid) else { continue };
-            let node = &self.nodes[&nid];
+            let (content, is_inode) = (self.content(nid).await?, self.is_inode(nid));
             for slot in 0..count {
-                let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
+                let addr = NodePage::addr(&content, is_inode, slot);
                 if addr != Addr::NONE {
                     found.insert(first + u64::from(slot), (addr, Owner { nid, slot }));
                 }
             }
         }
-        found
+        Ok(found)
+    }
+
+    fn is_inode(&self, nid: Nid) -> bool {
+        self.nodes.get(nid).is_some_and(Found::is_inode)
     }
 
     /// A page of a file is a hole from now on.
-    fn make_hole(&mut self, owner: Owner) {
-        self.set_addr(owner, Addr::NONE);
+    async fn make_hole(&mut self, owner: Owner) -> Result<()> {
+        self.set_addr(owner, Addr::NONE).await
     }
 
-    fn set_addr(&mut self, owner: Owner, addr: Addr) {
-        let (is_inode, ino) = (self.nodes[&owner.nid].is_inode(), self.nodes[&owner.nid].ino);
+    async fn set_addr(&mut self, owner: Owner, addr: Addr) -> Result<()> {
+        let Some(Found { ino, ofs, .. }) = self.nodes.get(owner.nid).copied() else {
+            return Ok(());
+        };
         if addr == Addr::NONE {
             self.holed.insert(ino);
         }
-        NodePage::set_addr(self.mend(owner.nid), is_inode, owner.slot, addr);
+        NodePage::set_addr(self.mend(owner.nid).await?, ofs == 0, owner.slot, addr);
+        Ok(())
     }
+
+    /// What a check keeps of a node that it has read.
+    fn digest(&self, footer: &Footer, content: &[u8]) -> Found {
+        let Footer { nid, ino, ofs, version, .. } = *footer;
+        let mut found = Found { ino, ofs, version, ..Found::default() };
+        let is_inode = ofs == 0;
+        if is_inode {
+            let inode = Inode::decode(content);
+            fields(&mut found, &inode);
+            let names = (0..5).any(|slot| NodePage::child(content, true, slot) != NO_NODE);
+            found.set(Found::HAS_CHILDREN, names || inode.xattrs != NO_NODE);
+            found.set(Found::SUSPECT, ino == nid && !self.inode_is_sound(nid, content, &inode));
+        }
+        let count = match self.tree.kind(ofs) {
+            Some((NodeKind::Inode, _)) if !found.is(Found::INLINE) => self.tree.inode_addrs,
+            Some((NodeKind::Direct, _)) => self.tree.slots,
+            Some((NodeKind::Xattrs, _)) => {
+                found.set(Found::SUSPECT, !trees::xattrs_are_sound(content));
+                0
+            }
+            _ => 0,
+        };
+        for slot in 0..count as u32 {
+            match NodePage::addr(content, is_inode, slot) {
+                Addr::NONE => continue,
+                Addr::KEPT | Addr::LOST => found.set(Found::NO_PAGES, true),
+                _ => found.set(Found::NAMES, true),
+            }
+            found.words += 1;
+        }
+        found
+    }
+}
+
+/// What is kept of an inode.
+fn fields(found: &mut Found, inode: &Inode) {
+    (found.mode, found.links) = (inode.mode, inode.links);
+    found.pages = u32::try_from(inode.pages).unwrap_or(u32::MAX);
+    found.set(Found::INLINE, inode.inline);
 }

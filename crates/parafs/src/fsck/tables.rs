@@ -5,8 +5,8 @@
 //! takes a page of a file for a node: the summary of its segment, or the head that filled it, says
 //! which it is.
 
-use super::{Found, Model, PAGES_BEHIND, cure};
-use crate::error::FsError;
+use super::{Found, Model, Owners, PAGES_BEHIND, cure};
+use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner,
     SegmentEntry, SitSector, SummarySector, WindowSector,
@@ -22,8 +22,7 @@ struct Candidate {
     /// Higher for the one that counts: it counts as valid, the checkpoint before it, the fsync (none is
     /// the checkpoint behind all fsyncs), its place.
     rank: (bool, u64, u32, u32),
-    footer: Footer,
-    bytes: Vec<u8>,
+    node: Found,
 }
 
 fn is_node_head(kind: u8) -> bool {
@@ -117,7 +116,9 @@ impl Model<'_> {
     }
 
     pub(super) async fn read_summaries(&mut self) {
-        for segment in 0..self.layout.shape.segments() {
+        let all = self.layout.shape.segments();
+        for segment in 0..all {
+            self.says("summaries", segment.into(), all.into());
             let mut owners = Vec::new();
             for part in 0..self.layout.summary_sectors {
                 let read = self.read_sector(self.layout.summary_at(segment) + u64::from(part));
@@ -131,19 +132,21 @@ impl Model<'_> {
             let pages = self.layout.shape.segment_pages as usize;
             if owners.len() >= pages {
                 owners.truncate(pages);
-                self.summaries[segment as usize] = Some(owners);
+                self.summaries[segment as usize] = Some(owners.into());
             }
         }
     }
 
     /// What a node says of itself, if it is whole.
-    fn footer(&self, bytes: &[u8]) -> Result<Footer, FormatError> {
+    pub(super) fn footer(&self, bytes: &[u8]) -> std::result::Result<Footer, FormatError> {
         NodePage::check(bytes, self.sb.node_seed())
     }
 
     /// Nodes where the table has them.
-    pub(super) async fn read_nodes(&mut self) {
-        for nid in 0..self.nat.len() as u32 {
+    pub(super) async fn read_nodes(&mut self) -> Result<()> {
+        let all = self.nat.len() as u32;
+        for nid in 0..all {
+            self.says("nodes", nid.into(), all.into());
             let entry = self.nat[nid as usize];
             if entry == NatEntry::default() {
                 continue;
@@ -164,7 +167,8 @@ impl Model<'_> {
                             let said = format!("node {nid} is newer than the checkpoint");
                             self.wrong(cure::NEWER, said);
                         }
-                        self.place(nid, entry.addr, &footer, bytes, false);
+                        let node = self.digest(&footer, &bytes);
+                        self.place(nid, entry.addr, node).await?;
                         continue;
                     }
                     Ok(footer) => {
@@ -176,34 +180,38 @@ impl Model<'_> {
             self.wrong(cure::NAT, why);
             self.set_nat(nid, NatEntry::default());
             self.led_nowhere.insert(nid);
-            self.lost_nodes.entry(entry.ino).or_default().insert(nid);
+            self.lost_nodes.insert((entry.ino, nid));
         }
+        Ok(())
     }
 
-    fn place(&mut self, nid: Nid, addr: Addr, footer: &Footer, bytes: Vec<u8>, doubtful: bool) {
+    async fn place(&mut self, nid: Nid, addr: Addr, node: Found) -> Result<()> {
         self.owners.insert(addr, Owner::node(nid));
-        let (ino, ofs) = (footer.ino, footer.ofs);
+        let Found { ino, ofs, version, .. } = node;
         // Of two with one number in a file the one that was written later counts.
-        if let Some(other) = self.files.get(&(ino, ofs)).copied() {
-            let before = self.nodes.get(&other).map(|node| self.footer(&node.bytes));
-            let older = matches!(before, Some(Ok(before)) if before.version < footer.version);
+        if let Some(other) = self.node_of(ino, ofs) {
+            let older = self.nodes.get(other).is_some_and(|before| before.version < version);
             let said = format!("nodes {other} and {nid} of file {ino} are both number {ofs}");
             self.wrong(cure::NODE_DELETED, said);
             if !older {
-                self.owners.remove(&addr);
-                return self.set_nat(nid, NatEntry::default());
+                self.owners.remove(addr);
+                self.set_nat(nid, NatEntry::default());
+                return Ok(());
             }
-            self.drop_node(other);
+            self.drop_node(other).await?;
         }
-        self.put_node(nid, Found { ino, ofs, bytes, changed: false, doubtful });
+        self.put_node(nid, node);
+        Ok(())
     }
 
     /// Nodes that lie where no entry leads: of sectors of the table that are lost, of entries that are
     /// wrong, and pages that count as valid.
-    pub(super) async fn find_nodes(&mut self) {
+    pub(super) async fn find_nodes(&mut self) -> Result<()> {
         let lacks = !self.nat_lost.is_empty() || !self.led_nowhere.is_empty();
         let mut found: BTreeMap<Nid, Candidate> = BTreeMap::new();
-        for segment in 0..self.layout.shape.segments() {
+        let all = self.layout.shape.segments();
+        for segment in 0..all {
+            self.says("nodes that no table names", segment.into(), all.into());
             let known = self.segments_known[segment as usize];
             if !known && !lacks {
                 continue;
@@ -218,7 +226,7 @@ impl Model<'_> {
                     (Some(true), None) => is_node_head(self.segments[segment as usize].kind),
                     (None, None) => true,
                 };
-                if !may || self.owners.contains_key(&addr) {
+                if !may || self.owners.contains(addr) {
                     continue;
                 }
                 let Ok(bytes) = self.read_page(addr).await else {
@@ -239,7 +247,7 @@ impl Model<'_> {
                     || is_older && !mutant!("parafs.older-file-system-counts")
                     || nid >= self.layout.nids
                     || version >= self.pack.version
-                    || self.nodes.contains_key(&nid)
+                    || self.nodes.contains(nid)
                     || !wanted
                 {
                     continue;
@@ -247,7 +255,8 @@ impl Model<'_> {
                 let fsync = if batch.number == 0 { u32::MAX } else { batch.number };
                 let rank = (known, version, fsync, addr.0);
                 if found.get(&nid).is_none_or(|other| other.rank < rank) {
-                    found.insert(nid, Candidate { rank, footer, bytes });
+                    let node = self.digest(&footer, &bytes);
+                    found.insert(nid, Candidate { rank, node });
                 }
             }
         }
@@ -266,29 +275,30 @@ impl Model<'_> {
             );
             self.would_lose("sectors of the node address table", self.nat_lost.len() as u64);
         }
-        for (nid, Candidate { rank, footer, bytes }) in found {
+        for (nid, Candidate { rank, mut node }) in found {
             let addr = Addr(rank.3);
             let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
             let doubtful = !sector && !self.led_nowhere.contains(&nid);
             if !sector {
-                let of = format!("node {nid} of file {}", footer.ino);
+                let of = format!("node {nid} of file {}", node.ino);
                 self.wrong(cure::NAT, format!("{of} lies at page {}, and is not listed", addr.0));
             }
-            self.set_nat(nid, NatEntry { ino: footer.ino, addr });
-            if let Some(lost) = self.lost_nodes.get_mut(&footer.ino) {
-                lost.remove(&nid);
-            }
-            self.place(nid, addr, &footer, bytes, doubtful);
+            self.set_nat(nid, NatEntry { ino: node.ino, addr });
+            self.lost_nodes.remove(&(node.ino, nid));
+            node.set(Found::DOUBTFUL, doubtful);
+            self.place(nid, addr, node).await?;
         }
         if self.pack.version == u64::MAX {
             // No checkpoint: this one follows all that was found.
-            let footers = self.nodes.values().filter_map(|n| self.footer(&n.bytes).ok());
-            self.pack.version =
-                footers.map(|footer| footer.version + 1).max().unwrap_or(self.sb.first_version) + 1;
-            let inodes = self.nodes.values().filter(|node| node.is_inode());
-            let newest = inodes.map(|node| Inode::decode(&node.bytes).generation).max();
-            self.pack.generation = newest.unwrap_or(0).wrapping_add(1);
+            let versions = self.nodes.iter().map(|(_, node)| node.version + 1);
+            self.pack.version = versions.max().unwrap_or(self.sb.first_version) + 1;
+            let mut newest = 0;
+            for ino in self.inodes() {
+                newest = newest.max(Inode::decode(&self.content(ino).await?).generation);
+            }
+            self.pack.generation = newest.wrapping_add(1);
         }
+        Ok(())
     }
 
     /// What counts as valid is named by something, and what is named counts as valid.
@@ -299,7 +309,7 @@ impl Model<'_> {
             let (mut nodes, mut pages) = (false, false);
             for page in 0..shape.segment_pages {
                 let addr = self.layout.addr(segment, page);
-                let owner = self.owners.get(&addr).copied();
+                let owner = self.owners.get(addr);
                 nodes |= owner.is_some_and(|owner| owner.slot == Owner::NODE);
                 pages |= owner.is_some_and(|owner| owner.slot != Owner::NODE);
                 let what = match (self.counted(addr), owner) {
@@ -344,7 +354,7 @@ impl Model<'_> {
                     let said = format!("segment {segment} is of head {kind}");
                     self.wrong(cure::PACK, format!("{said}, and is open for another one"));
                 }
-                let named = |page| self.owners.contains_key(&self.layout.addr(segment, page));
+                let named = |page| self.owners.contains(self.layout.addr(segment, page));
                 let behind = (from..self.layout.shape.segment_pages).find(|page| named(*page));
                 if let Some(page) = behind {
                     let said = format!("page {page} of segment {segment}");
@@ -356,12 +366,13 @@ impl Model<'_> {
 
     /// Cleaning finds whose each valid page is.
     pub(super) fn compare_summaries(&mut self) {
-        let mut problems = Vec::new();
         let mut damaged = BTreeSet::new();
-        for (addr, owner) in &self.owners {
-            let (segment, page) = self.layout.segment_of(*addr);
-            let said = match self.summed(*addr) {
-                Some(said) if said == *owner => continue,
+        let none = Owners::new(self.layout);
+        let owners = std::mem::replace(&mut self.owners, none);
+        for (addr, owner) in owners.iter() {
+            let (segment, page) = self.layout.segment_of(addr);
+            let said = match self.summed(addr) {
+                Some(said) if said == owner => continue,
                 None if !damaged.insert(segment) => continue,
                 None => format!("the summary of segment {segment} can't be read"),
                 Some(said) => format!(
@@ -371,9 +382,9 @@ impl Model<'_> {
                 ),
             };
             self.unsummed.insert(segment);
-            problems.push(said);
+            self.wrong(cure::SUMMARY, said);
         }
-        problems.into_iter().for_each(|what| self.wrong(cure::SUMMARY, what));
+        self.owners = owners;
     }
 
     /// Sectors of the update window. Each is written whole, so one that is not was damaged.

@@ -3,15 +3,17 @@
 //! Owns: what fields of an inode can be, which node names which. Promises: each node is named once,
 //! by the node that should; a page is one file's; a page of a regular file that a lost node may
 //! have named is [`Addr::LOST`]; what else is lost of a tree is a hole, and the rest stays. Never:
-//! reads the medium.
+//! reads the medium, but for nodes that were found there.
 
+use super::compact::Bits;
 use super::{Found, Model, cure, is_dir, is_file};
+use crate::error::Result;
 use crate::format::{
     Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots,
     XATTRS,
 };
 use flashlane_base::mutant;
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Most empty places below one lost indirect node that a repair fills with nodes of lost pages. If
 /// there are more, it fills none of them and reports a problem.
@@ -21,6 +23,36 @@ const TYPES: [u16; 7] = [0o10, 0o04, 0o12, 0o01, 0o02, 0o06, 0o14];
 
 fn with_type(mode: u16, kind: u16) -> u16 {
     mode & 0o7_777 | kind << 12
+}
+
+/// An inode names nodes of its file's tree.
+fn names_nodes(content: &[u8]) -> bool {
+    (0..5).any(|slot| NodePage::child(content, true, slot) != NO_NODE)
+}
+
+/// Of a node of extended attributes: how many are whole, how many it says that there are, where the
+/// whole ones end. Names ascend, and values end within the page.
+fn whole_xattrs(content: &[u8]) -> (u16, usize, usize) {
+    let body = NodePage::body(content);
+    let number = |at: usize| usize::from(crate::format::get16(body, at));
+    let (mut at, mut count) = (2, 0u16);
+    let mut last: &[u8] = &[];
+    while usize::from(count) < number(0) {
+        let (name, value) = (number(at), number(at + 2));
+        let Some(found) = body.get(at + 4..at + 4 + name) else { break };
+        let ascends = found > last && (1..=255).contains(&name);
+        if !ascends || at + 4 + name + value > body.len() {
+            break;
+        }
+        (last, count, at) = (found, count + 1, at + 4 + name + value);
+    }
+    (count, number(0), at)
+}
+
+/// All attributes of a node are whole, and nothing is behind them.
+pub(super) fn xattrs_are_sound(content: &[u8]) -> bool {
+    let (count, says, end) = whole_xattrs(content);
+    usize::from(count) == says && NodePage::body(content)[end..].iter().all(|b| *b == 0)
 }
 
 impl Model<'_> {
@@ -68,53 +100,68 @@ impl Model<'_> {
         self.tree.pages_max().saturating_mul(self.page_bytes()).min(i64::MAX as u64)
     }
 
+    /// An inode with fields as they can be. Addresses show whether they are some.
+    fn sound_inode(&self, nid: Nid, content: &[u8], says: &Inode) -> Inode {
+        let mut inode = says.clone();
+        let no_child = !names_nodes(content);
+        let (good, bad) = self.as_addresses(nid, content);
+        inode.inline = match inode.inline {
+            true => !(good > 0 && bad == 0),
+            false => {
+                let nodes = 1 + u64::from(inode.xattrs != NO_NODE);
+                let small = no_child && inode.size <= self.tree.inline as u64;
+                small && good == 0 && bad > 0 && inode.pages == nodes
+            }
+        };
+        if !self.fits(&inode) {
+            inode = self.closest(inode);
+        }
+        if inode.parent == NO_NODE || u64::from(inode.parent) >= u64::from(self.layout.nids) {
+            inode.parent = crate::format::ROOT;
+        }
+        inode
+    }
+
+    /// Its fields can be as they are.
+    pub(super) fn inode_is_sound(&self, nid: Nid, content: &[u8], says: &Inode) -> bool {
+        let sound = self.sound_inode(nid, content, says);
+        sound == *says && !(sound.inline && names_nodes(content))
+    }
+
     /// Fields that can't be as they are.
-    pub(super) fn look_at_inodes(&mut self) {
+    pub(super) async fn look_at_inodes(&mut self) -> Result<()> {
         for nid in self.inodes() {
-            if self.nodes[&nid].ino != nid {
-                let other = self.nodes[&nid].ino;
-                let said = format!("node {nid} is the inode of file {other}");
+            let Some(found) = self.nodes.get(nid).copied() else { continue };
+            if found.ino != nid {
+                let said = format!("node {nid} is the inode of file {}", found.ino);
                 self.wrong(cure::NODE_DELETED, said);
-                self.drop_node(nid);
+                self.drop_node(nid).await?;
                 continue;
             }
-            let bytes = self.nodes[&nid].bytes.clone();
-            let mut inode = Inode::decode(&bytes);
-            let before = inode.clone();
-            let mut named = (0..5).map(|slot| NodePage::child(&bytes, true, slot));
-            let no_child = named.all(|child| child == NO_NODE);
-            let (good, bad) = self.as_addresses(nid, &bytes);
-            // Addresses show whether they are some.
-            inode.inline = match inode.inline {
-                true => !(good > 0 && bad == 0),
-                false => {
-                    let nodes = 1 + u64::from(inode.xattrs != NO_NODE);
-                    let small = no_child && inode.size <= self.tree.inline as u64;
-                    small && good == 0 && bad > 0 && inode.pages == nodes
-                }
-            };
-            if !self.fits(&inode) {
-                inode = self.closest(inode);
+            if !found.is(Found::SUSPECT) {
+                continue;
             }
-            if inode.inline && !no_child {
+            let content = self.content(nid).await?;
+            let before = Inode::decode(&content);
+            let inode = self.sound_inode(nid, &content, &before);
+            if inode.inline && names_nodes(&content) {
                 // They are walked, and found to be nobody's.
-                self.mend_children(nid);
-            }
-            if inode.parent == NO_NODE || u64::from(inode.parent) >= u64::from(self.layout.nids) {
-                inode.parent = crate::format::ROOT;
+                self.mend_children(nid).await?;
             }
             if inode != before {
                 let fields = self.differ(&before, &inode);
                 self.wrong(cure::INODE, format!("file {nid} can't have {fields}"));
-                self.set_inode(nid, &inode);
+                self.set_inode(nid, &inode).await?;
             }
         }
+        Ok(())
     }
 
-    fn mend_children(&mut self, nid: Nid) {
+    async fn mend_children(&mut self, nid: Nid) -> Result<()> {
         self.wrong(cure::HOLE, format!("file {nid} lies in its inode, and names nodes"));
-        let bytes = self.mend(nid);
+        let bytes = self.mend(nid).await?;
         (0..5).for_each(|slot| NodePage::set_child(bytes, true, slot, NO_NODE));
+        Ok(())
     }
 
     /// Of an inode whose fields do not fit its type: another type that they fit, or fields that fit
@@ -168,47 +215,53 @@ impl Model<'_> {
     }
 
     /// Goes over the nodes of all files.
-    pub(super) fn walk_trees(&mut self) {
-        let mut named = BTreeSet::new();
-        for ino in self.inodes() {
+    pub(super) async fn walk_trees(&mut self) -> Result<()> {
+        let mut named = Bits::default();
+        let inodes = self.inodes();
+        for (at, ino) in inodes.iter().copied().enumerate() {
+            self.says("trees of files", at as u64, inodes.len() as u64);
             named.insert(ino);
-            let inode = Inode::decode(&self.nodes[&ino].bytes);
+            let Some(found) = self.nodes.get(ino) else { continue };
+            if !found.is(Found::HAS_CHILDREN) && !self.changed.contains_key(&ino) {
+                continue;
+            }
+            let inode = Inode::decode(&self.content(ino).await?);
             if inode.xattrs != NO_NODE && !self.child(ino, inode.xattrs, XATTRS, &mut named) {
                 self.is_named_by_its_file(ino, inode.xattrs);
-                self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode });
+                self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode }).await?;
             }
             let n = self.tree.slots as u32;
             let first = [1, 2, 3, 3 + (n + 1), 3 + 2 * (n + 1)];
             for (slot, ofs) in first.into_iter().enumerate() {
-                self.subtree(ino, (ino, slot as u32), ofs, &mut named);
+                self.subtree(ino, (ino, slot as u32), ofs, &mut named).await?;
             }
         }
         let strays: Vec<(Nid, u32, Nid)> = self
             .files
             .iter()
-            .filter(|(_, nid)| !named.contains(*nid))
+            .filter(|(_, nid)| !named.contains(**nid))
             .map(|((ino, ofs), nid)| (*ino, *ofs, *nid))
             .collect();
         for (ino, ofs, nid) in strays {
-            if named.contains(&nid) {
+            if named.contains(nid) {
                 continue; // another one names it now
             }
             let said = format!("node {nid}, number {ofs} of file {ino}, is named by nothing");
-            match self.attach(ino, ofs, nid, &mut named) {
+            match self.attach(ino, ofs, nid, &mut named).await? {
                 true => self.wrong(cure::NODE_FOUND, said),
                 false => {
                     self.wrong(cure::NODE_DELETED, said);
-                    self.drop_node(nid);
+                    self.drop_node(nid).await?;
                 }
             }
         }
-        self.fill_below_lost(&mut named);
-        self.look_at_xattrs();
+        self.fill_below_lost(&mut named).await?;
+        self.look_at_xattrs().await
     }
 
     /// A node is there, is the one that it should be, and was not named before.
-    fn child(&mut self, ino: Nid, nid: Nid, ofs: u32, named: &mut BTreeSet<Nid>) -> bool {
-        let why = match self.nodes.get(&nid) {
+    fn child(&mut self, ino: Nid, nid: Nid, ofs: u32, named: &mut Bits) -> bool {
+        let why = match self.nodes.get(nid) {
             None => format!("file {ino} names node {nid}, which is not there"),
             Some(node) if (node.ino, node.ofs) != (ino, ofs) => {
                 let is = format!("number {} of file {}", node.ofs, node.ino);
@@ -222,75 +275,77 @@ impl Model<'_> {
     }
 
     /// What word `slot` of node `above` names, and what is below that.
-    fn subtree(
+    async fn subtree(
         &mut self,
         ino: Nid,
         (above, slot): (Nid, u32),
         ofs: u32,
-        named: &mut BTreeSet<Nid>,
-    ) {
-        let node = &self.nodes[&above];
-        let is_inode = node.is_inode();
-        let nid = NodePage::child(&node.bytes, is_inode, slot);
+        named: &mut Bits,
+    ) -> Result<()> {
+        let is_inode = self.is_inode(above);
+        let nid = NodePage::child(&self.content(above).await?, is_inode, slot);
         if nid == NO_NODE {
-            return;
+            return Ok(());
         }
         if !self.child(ino, nid, ofs, named) {
             self.holed.insert(ino);
-            let instead = self.instead_of(ino, nid, ofs, named).unwrap_or(NO_NODE);
-            return NodePage::set_child(self.mend(above), is_inode, slot, instead);
+            let instead = self.instead_of(ino, nid, ofs, named).await?.unwrap_or(NO_NODE);
+            NodePage::set_child(self.mend(above).await?, is_inode, slot, instead);
+            return Ok(());
         }
         if !matches!(self.tree.kind(ofs), Some((NodeKind::Indirect, _))) {
-            return;
+            return Ok(());
         }
         // Below the root of the last tree there are indirect nodes, each with its own.
         let n = self.tree.slots as u32;
         let width = if ofs == 3 + 2 * (n + 1) { n + 1 } else { 1 };
         for slot in 0..n {
-            self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named);
+            Box::pin(self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named)).await?;
         }
+        Ok(())
     }
 
     /// Makes a node in place of lost direct node `ofs` of a regular file, and returns its number.
     /// Its pages, up to the end of the file, are [`Addr::LOST`]. Returns None for an indirect node,
     /// which [`Model::fill_below_lost`] handles, and if node `ofs` of the file was found under
     /// another number.
-    fn instead_of(
+    async fn instead_of(
         &mut self,
         ino: Nid,
         nid: Nid,
         ofs: u32,
-        named: &mut BTreeSet<Nid>,
-    ) -> Option<Nid> {
+        named: &mut Bits,
+    ) -> Result<Option<Nid>> {
         self.is_named_by_its_file(ino, nid);
         if !matches!(self.tree.kind(ofs), Some((NodeKind::Direct, _))) {
             self.lost_above.insert((ino, ofs));
-            return None;
+            return Ok(None);
         }
-        match self.files.contains_key(&(ino, ofs)) {
-            true => None,
-            false => self.lost_node(ino, (nid, ofs), named),
+        match self.node_of(ino, ofs) {
+            Some(_) => Ok(None),
+            None => self.lost_node(ino, (nid, ofs), named).await,
         }
     }
 
     /// The place of a lost node in its file is known.
     fn is_named_by_its_file(&mut self, ino: Nid, nid: Nid) {
-        if let Some(lost) = self.lost_nodes.get_mut(&ino) {
-            lost.remove(&nid);
-        }
+        self.lost_nodes.remove(&(ino, nid));
     }
 
     /// Makes direct node `ofs` of a file, whose pages are lost, with number `nid` if no other node
     /// has it. There is a bound for all such nodes: a damaged parent may name thousands that never
     /// were.
-    fn lost_node(
+    async fn lost_node(
         &mut self,
         ino: Nid,
         (nid, ofs): (Nid, u32),
-        named: &mut BTreeSet<Nid>,
-    ) -> Option<Nid> {
-        let inode = self.inode(ino).filter(|inode| is_file(inode.mode) && !inode.inline)?;
-        let Some((NodeKind::Direct, first)) = self.tree.kind(ofs) else { return None };
+        named: &mut Bits,
+    ) -> Result<Option<Nid>> {
+        let inode = self.inode(ino).await?;
+        let Some(inode) = inode.filter(|inode| is_file(inode.mode) && !inode.inline) else {
+            return Ok(None);
+        };
+        let Some((NodeKind::Direct, first)) = self.tree.kind(ofs) else { return Ok(None) };
         let pages = inode.size.div_ceil(self.page_bytes()).saturating_sub(first);
         let pages = pages.min(self.tree.slots) as u32;
         // Each entry of a sector of the table that is lost may have been one.
@@ -301,46 +356,60 @@ impl Model<'_> {
         let were_lost = self.led_nowhere.len() + self.nodes_unread.len() + tables;
         let is_mutant = mutant!("parafs.lost-node-is-hole");
         if pages == 0 || self.made_for_lost >= LOST_NODES_MAX * were_lost || is_mutant {
-            return None;
+            return Ok(None);
         }
         let is_free = (1..self.layout.nids).contains(&nid)
             && self.nat[nid as usize] == NatEntry::default()
-            && !self.nodes.contains_key(&nid);
-        let nid = match is_free {
-            true => self.make_node(nid, ino, ofs),
-            false => self.new_node(ino, ofs)?,
+            && !self.nodes.contains(nid);
+        let made = match is_free {
+            true => Some(self.make_node(nid, ino, ofs)),
+            false => self.new_node(ino, ofs),
         };
+        let Some(nid) = made else { return Ok(None) };
         self.made_for_lost += 1;
-        let bytes = self.mend(nid);
+        let bytes = self.mend(nid).await?;
         (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
         named.insert(nid);
-        Some(nid)
+        Ok(Some(nid))
     }
 
     /// Puts nodes of [`Addr::LOST`] pages into the empty places below lost indirect nodes. It does
     /// so only if direct nodes may have been lost there: the table lists a node that neither was
     /// found nor is named, or sectors of the table are lost. It reports a problem if the places are
     /// too many or can't be filled.
-    fn fill_below_lost(&mut self, named: &mut BTreeSet<Nid>) {
+    async fn fill_below_lost(&mut self, named: &mut Bits) -> Result<()> {
         let tables_lost = !self.nat_lost.is_empty();
         for (ino, above) in std::mem::take(&mut self.lost_above) {
-            let lost = self.lost_nodes.get(&ino).is_some_and(|lost| !lost.is_empty());
-            let Some(inode) = self.inode(ino).filter(|_| lost || tables_lost) else { continue };
+            let lost = self.lost_nodes.range((ino, 0)..=(ino, Nid::MAX)).next().is_some();
+            if !lost && !tables_lost {
+                continue;
+            }
+            let Some(inode) = self.inode(ino).await? else { continue };
             let pages = inode.size.div_ceil(self.page_bytes());
             let absent = self.absent_below(ino, above, pages);
-            let attached = |m: &mut Model<'_>, ofs, named: &mut BTreeSet<Nid>| {
-                let lost = m.lost_nodes.get_mut(&ino).and_then(BTreeSet::pop_last);
-                let made = m.lost_node(ino, (lost.unwrap_or(NO_NODE), ofs), named)?;
-                named.remove(&made);
-                m.attach(ino, ofs, made, named).then_some(made)
-            };
-            let few = absent.len() <= LOST_NODES_MAX;
-            if !few || !absent.iter().all(|(_, ofs)| attached(self, *ofs, named).is_some()) {
-                let (who, from) = (self.who(ino), absent[0].0);
+            let mut filled = absent.len() <= LOST_NODES_MAX;
+            for (_, ofs) in &absent {
+                filled = filled && self.fill(ino, *ofs, named).await?;
+            }
+            if !filled {
+                let (who, from) = (self.who(ino).await?, absent[0].0);
                 let said = "may be lost: those that can't be found read as zeros";
                 self.wrong(cure::NODE_LOST, format!("pages of {who} from {from} on {said}"));
             }
         }
+        Ok(())
+    }
+
+    /// Puts direct node `ofs` of [`Addr::LOST`] pages into its empty place.
+    async fn fill(&mut self, ino: Nid, ofs: u32, named: &mut Bits) -> Result<bool> {
+        let lost = self.lost_nodes.range((ino, 0)..=(ino, Nid::MAX)).next_back().copied();
+        if let Some(lost) = &lost {
+            self.lost_nodes.remove(lost);
+        }
+        let nid = lost.map_or(NO_NODE, |(_, nid)| nid);
+        let Some(made) = self.lost_node(ino, (nid, ofs), named).await? else { return Ok(false) };
+        named.remove(made);
+        self.attach(ino, ofs, made, named).await
     }
 
     /// Direct nodes that a file of so many pages may have below an indirect one, and that are not
@@ -353,7 +422,7 @@ impl Model<'_> {
             let Some(position) = self.tree.position(at) else { break };
             let is_below = position.steps.iter().any(|step| step.ofs == above);
             let Some(last) = position.steps.last().filter(|_| is_below) else { break };
-            if !self.files.contains_key(&(ino, last.ofs)) {
+            if self.node_of(ino, last.ofs).is_none() {
                 found.push((at, last.ofs));
             }
             if found.len() > LOST_NODES_MAX {
@@ -384,40 +453,40 @@ impl Model<'_> {
 
     /// Has a node that nothing names named again, by the place that it says. Indirect nodes that are
     /// lost on the way are made anew.
-    fn attach(&mut self, ino: Nid, ofs: u32, nid: Nid, named: &mut BTreeSet<Nid>) -> bool {
-        let Some(inode) = self.inode(ino) else { return false };
+    async fn attach(&mut self, ino: Nid, ofs: u32, nid: Nid, named: &mut Bits) -> Result<bool> {
+        let Some(inode) = self.inode(ino).await? else { return Ok(false) };
         if ofs == XATTRS {
             let free = inode.xattrs == NO_NODE;
             if free {
-                self.set_inode(ino, &Inode { xattrs: nid, ..inode });
+                self.set_inode(ino, &Inode { xattrs: nid, ..inode }).await?;
                 named.insert(nid);
             }
-            return free;
+            return Ok(free);
         }
-        let Some(way) = self.way_to(ofs).filter(|_| !inode.inline) else { return false };
+        let Some(way) = self.way_to(ofs).filter(|_| !inode.inline) else { return Ok(false) };
         let mut above = ino;
         for (slot, step) in way {
             let is_inode = above == ino;
-            let below = NodePage::child(&self.nodes[&above].bytes, is_inode, slot);
-            let there = self.files.get(&(ino, step)).copied();
+            let below = NodePage::child(&self.content(above).await?, is_inode, slot);
+            let there = self.node_of(ino, step);
             let below = match (below, there) {
-                (NO_NODE, Some(there)) if !named.contains(&there) => there,
+                (NO_NODE, Some(there)) if !named.contains(there) => there,
                 (NO_NODE, None) => match self.new_node(ino, step) {
                     Some(made) => made,
-                    None => return false,
+                    None => return Ok(false),
                 },
-                (NO_NODE, Some(_)) => return false,
-                (below, _) if step == ofs => return below == nid,
+                (NO_NODE, Some(_)) => return Ok(false),
+                (below, _) if step == ofs => return Ok(below == nid),
                 (below, _) => {
                     above = below;
                     continue;
                 }
             };
-            NodePage::set_child(self.mend(above), is_inode, slot, below);
-            self.subtree(ino, (above, slot), step, named);
+            NodePage::set_child(self.mend(above).await?, is_inode, slot, below);
+            self.subtree(ino, (above, slot), step, named).await?;
             above = below;
         }
-        above == nid
+        Ok(above == nid)
     }
 
     /// A node with a number that no other one has.
@@ -435,119 +504,134 @@ impl Model<'_> {
     }
 
     fn make_node(&mut self, nid: Nid, ino: Nid, ofs: u32) -> Nid {
-        let bytes = vec![0; self.layout.shape.page_bytes()];
-        self.put_node(
-            nid,
-            Found {
-                ino: if ofs == 0 { nid } else { ino },
-                ofs,
-                bytes,
-                changed: true,
-                doubtful: false,
-            },
-        );
+        let ino = if ofs == 0 { nid } else { ino };
+        self.put_node(nid, Found { ino, ofs, ..Found::default() });
+        self.changed.insert(nid, Arc::new(vec![0; self.layout.shape.page_bytes()]));
         self.set_nat(nid, NatEntry { ino, addr: Addr::NONE });
         nid
     }
 
-    /// Names ascend, values end within the page, and nothing is behind them.
-    fn look_at_xattrs(&mut self) {
-        let all: Vec<Nid> =
-            self.nodes.iter().filter(|(_, node)| node.ofs == XATTRS).map(|(nid, _)| *nid).collect();
-        for nid in all {
-            let body = NodePage::body(&self.nodes[&nid].bytes);
-            let number = |at: usize| usize::from(crate::format::get16(body, at));
-            let (mut at, mut count) = (2, 0u16);
-            let mut last: &[u8] = &[];
-            while usize::from(count) < number(0) {
-                let (name, value) = (number(at), number(at + 2));
-                let Some(found) = body.get(at + 4..at + 4 + name) else { break };
-                let ascends = found > last && (1..=255).contains(&name);
-                if !ascends || at + 4 + name + value > body.len() {
-                    break;
-                }
-                (last, count, at) = (found, count + 1, at + 4 + name + value);
-            }
-            let whole = usize::from(count) == number(0);
-            if !whole || body[at..].iter().any(|b| *b != 0) {
-                let of = self.nodes[&nid].ino;
-                let said = format!("{} of {} are whole", count, number(0));
-                self.wrong(cure::XATTRS, format!("extended attributes of file {of}: {said}"));
-                let body = NodePage::body_mut(self.mend(nid));
-                body[..2].copy_from_slice(&count.to_le_bytes());
-                body[at..].fill(0);
-            }
+    async fn look_at_xattrs(&mut self) -> Result<()> {
+        let suspect = |(_, node): &(Nid, &Found)| node.ofs == XATTRS && node.is(Found::SUSPECT);
+        let all: Vec<(Nid, Nid)> =
+            self.nodes.iter().filter(suspect).map(|(nid, node)| (nid, node.ino)).collect();
+        for (nid, of) in all {
+            let content = self.content(nid).await?;
+            let (count, said, end) = whole_xattrs(&content);
+            let said = format!("{count} of {said} are whole");
+            self.wrong(cure::XATTRS, format!("extended attributes of file {of}: {said}"));
+            let body = NodePage::body_mut(self.mend(nid).await?);
+            body[..2].copy_from_slice(&count.to_le_bytes());
+            body[end..].fill(0);
         }
+        Ok(())
     }
 
     /// Whose each page is. Where two files name one page, or one that counts as garbage, the summary
     /// says whose it is.
-    pub(super) fn claim_pages(&mut self) {
+    pub(super) async fn claim_pages(&mut self) -> Result<()> {
+        self.has_claimed = true;
         let mut order: Vec<(bool, Nid)> =
-            self.nodes.iter().map(|(nid, node)| (node.doubtful, *nid)).collect();
+            self.nodes.iter().map(|(nid, node)| (node.is(Found::DOUBTFUL), nid)).collect();
         order.sort_unstable();
-        for (_, nid) in order {
+        let all = order.len() as u64;
+        for (at, (_, nid)) in (0..).zip(order) {
+            self.says("pages of files", at, all);
             let Some((first, count)) = self.names_pages(nid) else { continue };
-            let node = &self.nodes[&nid];
-            let (ino, is_inode) = (node.ino, node.is_inode());
-            let addrs = (0..count).map(|slot| (slot, NodePage::addr(&node.bytes, is_inode, slot)));
+            let Some(node) = self.nodes.get(nid).copied() else { continue };
+            if !node.is(Found::NAMES) && !self.changed.contains_key(&nid) {
+                continue;
+            }
+            let (ino, content) = (node.ino, self.content(nid).await?);
             // A hole that is made below is in a slot that was looked at before.
-            let addrs: Vec<(u32, Addr)> = addrs.filter(|(_, addr)| addr.is_page()).collect();
-            for (slot, addr) in addrs {
-                let owner = Owner { nid, slot };
-                let who = || format!("page {} of file {ino}", first + u64::from(slot));
-                let lies = || format!("{} lies at page {}", who(), addr.0);
-                let other = self.owners.get(&addr).copied();
-                let summed = self.layout.has(addr).then(|| self.summed(addr)).flatten();
-                let theirs = summed.is_some_and(|said| said != owner);
-                let why = match other {
-                    _ if !self.layout.has(addr) => format!("{} lies at {}, nowhere", who(), addr.0),
-                    Some(other) if other.slot != Owner::NODE && summed == Some(owner) => {
-                        self.wrong(
-                            cure::HOLE,
-                            format!("{}, as does one of node {}", lies(), other.nid),
-                        );
-                        self.make_hole(other);
-                        self.owners.insert(addr, owner);
-                        continue;
-                    }
-                    Some(other) => format!("{}, as does one of node {}", lies(), other.nid),
-                    None if theirs && self.counted(addr) == Some(false) => {
-                        format!("{}, which counts as garbage of somebody else", lies())
-                    }
-                    None => {
-                        self.owners.insert(addr, owner);
-                        continue;
-                    }
-                };
-                self.wrong(cure::HOLE, why);
-                self.make_hole(owner);
+            for slot in 0..count {
+                let addr = NodePage::addr(&content, node.is_inode(), slot);
+                if addr.is_page() {
+                    self.claim(Owner { nid, slot }, addr, (ino, first + u64::from(slot))).await?;
+                }
             }
         }
+        Ok(())
+    }
+
+    /// Has a page of a file belong to the word that names it, or makes a hole of it.
+    async fn claim(&mut self, owner: Owner, addr: Addr, (ino, page): (Nid, u64)) -> Result<()> {
+        let who = || format!("page {page} of file {ino}");
+        let lies = || format!("{} lies at page {}", who(), addr.0);
+        let other = self.owners.get(addr);
+        let summed = self.layout.has(addr).then(|| self.summed(addr)).flatten();
+        let theirs = summed.is_some_and(|said| said != owner);
+        let why = match other {
+            _ if !self.layout.has(addr) => format!("{} lies at {}, nowhere", who(), addr.0),
+            Some(other) if other.slot != Owner::NODE && summed == Some(owner) => {
+                self.wrong(cure::HOLE, format!("{}, as does one of node {}", lies(), other.nid));
+                self.make_hole(other).await?;
+                self.owners.insert(addr, owner);
+                return Ok(());
+            }
+            Some(other) => format!("{}, as does one of node {}", lies(), other.nid),
+            None if theirs && self.counted(addr) == Some(false) => {
+                format!("{}, which counts as garbage of somebody else", lies())
+            }
+            None => {
+                self.owners.insert(addr, owner);
+                return Ok(());
+            }
+        };
+        self.wrong(cure::HOLE, why);
+        self.make_hole(owner).await
+    }
+
+    /// How many words of a node name a page, say that one is kept, or say that one is lost.
+    async fn words(&self, nid: Nid) -> Result<[u64; 3]> {
+        let mut words = [0; 3];
+        let Some((_, count)) = self.names_pages(nid) else { return Ok(words) };
+        let Some(node) = self.nodes.get(nid).copied() else { return Ok(words) };
+        if !node.is(Found::NO_PAGES) && !self.changed.contains_key(&nid) {
+            return Ok([u64::from(node.words), 0, 0]);
+        }
+        let content = self.content(nid).await?;
+        for slot in 0..count {
+            match NodePage::addr(&content, node.is_inode(), slot) {
+                Addr::NONE => {}
+                Addr::KEPT => words[1] += 1,
+                Addr::LOST => words[2] += 1,
+                _ => words[0] += 1,
+            }
+        }
+        Ok(words)
     }
 
     /// Pages that each file takes, and what the checkpoint counts.
-    pub(super) fn compare_counts(&mut self) {
+    pub(super) async fn compare_counts(&mut self) -> Result<()> {
         let inodes = self.inodes();
         let (mut kept, mut pages) = (0, 0);
-        for ino in &inodes {
-            let mut inode = Inode::decode(&self.nodes[ino].bytes);
-            let named = self.pages_of(*ino);
-            let lost = named.values().filter(|(addr, _)| *addr == Addr::LOST).count();
-            if lost > 0 {
-                let who = self.who(*ino);
+        for ino in inodes.iter().copied() {
+            let nids: Vec<Nid> = self.nodes_of(ino).collect();
+            let mut words = [0; 3];
+            for nid in &nids {
+                let its = self.words(*nid).await?;
+                words.iter_mut().zip(its).for_each(|(sum, its)| *sum += its);
+            }
+            if words[2] > 0 {
+                let (lost, who) = (words[2], self.who(ino).await?);
                 self.note(format!("{lost} pages of {who} were given up: reading them is an error"));
             }
-            kept += named.values().filter(|(addr, _)| *addr == Addr::KEPT).count() as u64;
-            pages += named.values().filter(|(addr, _)| addr.is_page()).count() as u64;
-            let found = named.len() as u64 + self.nodes_of(*ino).count() as u64;
-            if inode.pages != found {
-                let says = inode.pages;
-                self.wrong(cure::COUNT, format!("file {ino} counts {says} pages, and has {found}"));
-                inode.pages = found;
-                self.set_inode(*ino, &inode);
+            pages += words[0];
+            kept += words[1];
+            let Some(node) = self.nodes.get(ino).copied() else { continue };
+            let found = words.iter().sum::<u64>() + nids.len() as u64;
+            if u64::from(node.pages) != found || node.pages == u32::MAX {
+                let says = self.inode(ino).await?.filter(|inode| inode.pages != found);
+                if let Some(mut inode) = says {
+                    let says = inode.pages;
+                    let said = format!("file {ino} counts {says} pages, and has {found}");
+                    self.wrong(cure::COUNT, said);
+                    inode.pages = found;
+                    self.set_inode(ino, &inode).await?;
+                }
             }
-            match is_dir(inode.mode) {
+            match is_dir(node.mode) {
                 true => self.report.directories += 1,
                 false => self.report.files += 1,
             }
@@ -569,5 +653,6 @@ impl Model<'_> {
             let said = format!("the next node would have number {}", self.pack.next_nid);
             self.wrong(cure::COUNT, said);
         }
+        Ok(())
     }
 }

@@ -13,5 +13,6 @@ mod mounts;
 mod parallel;
 mod planted;
 mod room;
+mod scale;
 mod slow;
 mod unreadable;
