@@ -241,7 +241,8 @@ impl Phases {
     pub(crate) fn new(name: &'static str) -> Phases {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(0), target());
-            if let Ok(style) = ProgressStyle::with_template("{prefix}: {msg} [{bar:30}] {percent:>3}%")
+            if let Ok(style) =
+                ProgressStyle::with_template("{prefix}: {msg} [{bar:30}] {percent:>3}%")
             {
                 bar.set_style(style.progress_chars("=> "));
             }

@@ -79,7 +79,7 @@ fn a_node_that_can_not_be_read_again_ends_a_check() {
 /// Files that lie in their inodes, in a directory of more pages than a check holds.
 #[test]
 fn small_files_are_read_once() {
-    const FILES: u64 = 6000;
+    const FILES: u64 = 9000;
     let device = ram(256, 1);
     run(1, async move |cx| {
         let medium = || Medium::Linear(device.clone());
