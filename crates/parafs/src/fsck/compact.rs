@@ -170,13 +170,8 @@ impl Owners {
 }
 
 /// A set of numbers of nodes.
+#[derive(Default)]
 pub(super) struct Bits(Vec<u64>);
-
-impl Default for Bits {
-    fn default() -> Bits {
-        Bits(Vec::new())
-    }
-}
 
 impl Bits {
     pub(super) fn contains(&self, nid: Nid) -> bool {
