@@ -88,7 +88,7 @@ impl State {
         let pages = u64::from(self.layout.shape.segment_pages);
         let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
         let dirty = nodes + self.along.len() as u64 + self.dirty_entries();
-        let lacks = |heat: &Heat| self.segments.heat_has_begun(*heat) < dirty;
+        let lacks = |heat: &Heat| self.segments.heat_keeps(*heat) < dirty;
         let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
         let segments = match lacking {
             0 => 0,

@@ -155,6 +155,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let channels = Arc::new(Channels::new(Schedule::default(), layout, medium.clone()));
     let mut segments = Segments::new(layout, channels.clone());
     segments.lanes = medium.lanes(&layout);
+    segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());
@@ -179,6 +180,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         sb: sb.clone(),
         options: Options::default(),
         channels,
+        has_pairs: medium.pair_pages() > 0,
         state: Mutex::new(state),
         changed: Notify::new(),
     };

@@ -16,6 +16,7 @@ use crate::fs::Fs;
 use crate::medium::{Medium, Written};
 use crate::mount::Recovered;
 use crate::nodes::{is_dir, is_file};
+use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{State, Step, Stop};
 use flashlane_base::mutant;
@@ -259,7 +260,7 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
     };
     let at = fs.sb.layout.window + number;
     fs.medium.write_meta(cx, at, &sector.encode(number)).await?;
-    fs.flush(cx).await?;
+    fs.flush(cx, Covers::Nothing).await?;
     Ok(true)
 }
 

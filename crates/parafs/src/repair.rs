@@ -117,6 +117,7 @@ async fn write(
         sb: m.sb.clone(),
         options: Options::default(),
         channels: channels.clone(),
+        has_pairs: medium.pair_pages() > 0,
         state: Mutex::new(state(medium, channels, &m)?),
         changed: Notify::new(),
     };
@@ -167,6 +168,7 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
     let heads = vec![Heads::default(); (shape.regions * HEADS) as usize];
     let mut segments = Segments::load(layout, channels, entries, &heads)?;
     segments.lanes = medium.lanes(&layout);
+    segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = m.pack.age;
     if !m.pack.clean && !mutant!("parafs.repair-overwrites") {

@@ -95,6 +95,9 @@ pub(crate) struct State {
     pub(crate) young: BTreeSet<Nid>,
     /// Files with pages that may not be durable yet, and when the last one was written.
     pub(crate) unflushed: BTreeMap<Nid, u64>,
+    /// Where pages and fsynced nodes of files lie whose page pairs may be open: in which segments, and
+    /// behind which page of each. Nothing where pages have no pairs.
+    pub(crate) in_pairs: BTreeMap<Nid, BTreeMap<u32, u32>>,
     /// Files whose nodes are on their way to the medium for an fsync.
     pub(crate) syncing: BTreeSet<Nid>,
     /// The last checkpoint.
@@ -188,6 +191,7 @@ impl State {
             along: BTreeSet::new(),
             young: BTreeSet::new(),
             unflushed: BTreeMap::new(),
+            in_pairs: BTreeMap::new(),
             syncing: BTreeSet::new(),
             version: 0,
             nat_copies: vec![0; (layout.nat_sectors as usize).div_ceil(8)],

@@ -13,6 +13,7 @@ use crate::error::{FsError, Result};
 use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
+use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -128,6 +129,7 @@ impl State {
         self.segments.set_valid(addr);
         let now = self.tick();
         self.unflushed.insert(ino, now);
+        self.note_in_pairs(ino, addr);
         self.pages.end(ino, index, write.is, true);
         Ok(())
     }
@@ -429,11 +431,18 @@ impl Fs {
         }
     }
 
-    /// Makes everything durable that was acknowledged.
-    pub(crate) async fn flush(&self, cx: &Cx) -> Result<()> {
+    /// Makes everything durable that was acknowledged; where pages have pairs what this `covers`.
+    pub(crate) async fn flush(self: &Arc<Fs>, cx: &Cx, covers: Covers<'_>) -> Result<()> {
         let since = self.lock().tick();
+        if self.has_pairs {
+            self.close_pairs(cx, covers).await?;
+        }
         self.medium.flush(cx).await?;
-        self.lock().unflushed.retain(|_, written| *written > since);
+        let mut s = self.lock();
+        if self.has_pairs {
+            return Ok(s.forget_closed(since));
+        }
+        s.unflushed.retain(|_, written| *written > since);
         Ok(())
     }
 
@@ -504,7 +513,7 @@ impl Fs {
             // older ones with them. Pages that others write meanwhile are named by what comes later.
             let late = self.options.ordered_fsync && self.lock().unflushed.contains_key(&ino);
             if late && !mutant!("parafs.fsync-unordered") {
-                self.flush(cx).await?;
+                self.flush(cx, Covers::File(ino)).await?;
                 if mutant!("parafs.fsync-waits-for-others")
                     && self.lock().unflushed.contains_key(&ino)
                 {
@@ -543,6 +552,7 @@ impl Fs {
                 let mut s = self.lock();
                 for ((nid, sent), result) in batch.iter().zip(results) {
                     s.node_sent(*nid, sent.addr, result.is_ok());
+                    s.note_in_pairs(ino, sent.addr);
                     outcome = outcome.and(result);
                 }
                 if outcome.is_err() {
@@ -554,7 +564,9 @@ impl Fs {
             }
             outcome?;
             if !mutant!("parafs.fsync-unflushed") {
-                self.flush(cx).await?;
+                let nodes = mutant!("parafs.pairs-of-nodes-open");
+                let covers = if nodes { Covers::Nothing } else { Covers::File(ino) };
+                self.flush(cx, covers).await?;
             }
             return Ok(true);
         }
