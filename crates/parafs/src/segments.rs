@@ -363,7 +363,8 @@ impl Segments {
     /// The same without what an fsync may pad there before somebody takes it.
     pub(crate) fn heat_keeps(&self, heat: Heat) -> u64 {
         let pages = self.layout.shape.segment_pages;
-        let keeps = |(_, next): &(u32, u32)| u64::from((pages - next).saturating_sub(self.pair_pages));
+        let keeps =
+            |(_, next): &(u32, u32)| u64::from((pages - next).saturating_sub(self.pair_pages));
         let regions = 0..self.layout.shape.regions;
         let heads = regions.map(|region| &self.heads[self.head(region, heat)]);
         heads.flat_map(|head| &head.open).map(keeps).sum()

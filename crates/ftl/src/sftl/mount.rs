@@ -565,7 +565,8 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
             };
             let failed = me.ledger.marked(s.pu, s.chunk) == Mark::Failed;
             let cause = if failed { Doubt::Failed } else { Doubt::Unread };
-            map.doubts.push(me.doubt(s.pu, s.chunk, s.data_end, cause));
+            // Padding that no mount has written says that what is before it was programmed.
+            map.doubts.push(me.doubt(s.pu, s.chunk, s.data_end.max(s.read_end), cause));
             continue;
         }
         let Some((number, generation)) = s.owner.filter(|o| winners.get(&o.0) == Some(&i)) else {
