@@ -18,12 +18,24 @@ use std::sync::Arc;
 const FILES: usize = 12;
 const BYTES: usize = 6_000;
 
+/// What is known of a file: versions of its content, each a byte.
+#[derive(Clone, Copy, Debug, Default)]
+struct File {
+    /// It, or a later one, is there for sure.
+    durable: u8,
+    /// In this life.
+    now: u8,
+    /// The last one of any life.
+    last: u8,
+}
+
+type Files = Rc<RefCell<[File; FILES]>>;
+
 /// A device of this spec with an empty file system, and what is known of its files.
 struct Aging {
     ssd: Arc<Ssd>,
     lives: u64,
-    /// Of each file: the version that is durable for sure, and the one that was written last.
-    files: Rc<RefCell<[(u8, u8); FILES]>>,
+    files: Files,
     /// Pages of padding so far.
     padded: u64,
 }
@@ -56,7 +68,8 @@ impl Aging {
             let options = SsdOptions { faults, seed, store, ..SsdOptions::default() };
             let ssd = Ssd::new(&spec, options).expect("a device");
             let clock = Virtual::new(1, 1, CostTable::zero());
-            let made = clock.run(make(clock.cx(), ssd.clone())).expect("it goes on");
+            let (cx, its) = (clock.cx(), ssd.clone());
+            let made = clock.run(async move { make(&cx, its).await }).expect("it goes on");
             ssd.power_cut(clock.now(), PowerOn::ClockRestarts);
             if made.is_some() {
                 return Aging { ssd, lives: 0, files: Rc::default(), padded: 0 };
@@ -104,10 +117,10 @@ impl Aging {
     }
 }
 
-/// Every file is as it was acknowledged, or newer. What is there counts as durable: a mount has found it.
-async fn look(cx: &Cx, fs: &Arc<Fs>, files: &Rc<RefCell<[(u8, u8); FILES]>>, lives: u64) {
+/// Every file is as it was acknowledged, or newer.
+async fn look(cx: &Cx, fs: &Arc<Fs>, files: &Files, lives: u64) {
     for file in 0..FILES {
-        let (durable, last) = files.borrow()[file];
+        let File { durable, last, .. } = files.borrow()[file];
         let name = format!("f{file}");
         let version = match fs.lookup(cx, ROOT, name.as_bytes()).await {
             Err(FsError::NotFound) => 0,
@@ -123,28 +136,31 @@ async fn look(cx: &Cx, fs: &Arc<Fs>, files: &Rc<RefCell<[(u8, u8); FILES]>>, liv
         };
         let range = u16::from(durable)..=u16::from(last);
         assert!(range.contains(&version.into()), "life {lives}: {name}: {version} of {range:?}");
+        // The mount has made it durable.
+        files.borrow_mut()[file] = File { durable: version, now: version, last };
     }
 }
 
 /// Writes one file after the other, and has each durable: mostly by itself, now and then with a sync.
-async fn write(cx: &Cx, fs: &Arc<Fs>, files: &Rc<RefCell<[(u8, u8); FILES]>>, lives: u64) {
+async fn write(cx: &Cx, fs: &Arc<Fs>, files: &Files, lives: u64) {
     let mut rng = Rng::stream(lives, "test.pairs.write", 0);
     loop {
         let file = rng.below(FILES as u64) as usize;
-        let version = files.borrow()[file].1.saturating_add(1);
-        files.borrow_mut()[file].1 = version;
+        let version = files.borrow()[file].last.saturating_add(1);
+        files.borrow_mut()[file].last = version;
         let name = format!("f{file}");
         let ino = match fs.lookup(cx, ROOT, name.as_bytes()).await {
             Ok(found) => found.ino,
             Err(_) => create(cx, fs, ROOT, &name, FILE).await.ino,
         };
         fs.write(cx, ino, 0, &[version; BYTES], now(cx)).await.expect("room");
+        files.borrow_mut()[file].now = version;
         if rng.below(4) == 0 {
             fs.sync(cx).await.expect("it is written");
-            files.borrow_mut().iter_mut().for_each(|(durable, last)| *durable = *last);
+            files.borrow_mut().iter_mut().for_each(|file| file.durable = file.now);
         } else {
             fs.fsync(cx, ino, false).await.expect("it is written");
-            files.borrow_mut()[file].0 = version;
+            files.borrow_mut()[file].durable = version;
         }
     }
 }
@@ -175,7 +191,7 @@ fn no_torn_program_takes_along_what_is_durable() {
 #[test]
 fn nor_where_programs_fail() {
     for seed in 0..4 {
-        let faults = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"3e-2\"\ntimes = 60\n";
+        let faults = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"3e-2\"\ntimes = 6\n";
         Aging::new(&paired(), faults, seed).lives(seeds(0..20), Ns::from_us(500));
     }
 }
