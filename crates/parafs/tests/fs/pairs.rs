@@ -182,7 +182,7 @@ fn paired() -> DeviceSpec {
 #[test]
 fn no_torn_program_takes_along_what_is_durable() {
     let mut aging = Aging::new(&paired(), "", 1);
-    aging.lives(seeds(0..60), Ns::from_us(500));
+    aging.lives(seeds(0..300), Ns::from_us(500));
     assert!(aging.padded > 100, "{} pages of padding", aging.padded);
 }
 
