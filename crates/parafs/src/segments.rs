@@ -108,7 +108,7 @@ struct Head {
     next: VecDeque<u32>,
 }
 
-/// What was programmed in a segment some of whose page pairs are open.
+/// What was programmed in a segment, of this mount.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     /// Behind the last page that is not padding.
@@ -158,7 +158,7 @@ pub(crate) struct Segments {
     pub(crate) lanes: u32,
     /// See [`crate::medium::Medium::pair_pages`].
     pub(crate) pair_pages: u32,
-    /// Segments with content in open page pairs.
+    /// What was programmed in segments since their last trim, where pages have pairs.
     tails: BTreeMap<u32, Tail>,
     channels: Arc<Channels>,
 }
@@ -537,40 +537,30 @@ impl Segments {
         addr
     }
 
-    /// Pages were programmed, padding or not, and all before them in their segment. It is called where
-    /// pages have pairs only.
+    /// Pages were programmed, padding or not, and all before them in their segment. Who writes them may
+    /// say so in any order. It is called where pages have pairs only.
     pub(crate) fn programmed(&mut self, addr: Addr, pages: u32, padding: bool) {
         let (segment, page) = self.layout.segment_of(addr);
         let end = page + pages;
-        let full = self.layout.shape.segment_pages;
-        let tail = match self.tails.get_mut(&segment) {
-            Some(tail) => tail,
-            None if padding || end == full => return,
-            None => self.tails.entry(segment).or_insert(Tail {
-                content: 0,
-                programmed: 0,
-                sealing: false,
-            }),
-        };
+        let none = Tail { content: 0, programmed: 0, sealing: false };
+        let tail = self.tails.entry(segment).or_insert(none);
         tail.programmed = tail.programmed.max(end);
         if !padding {
             tail.content = tail.content.max(end);
-        }
-        let closed = tail.programmed >= (tail.content + self.pair_pages).min(full);
-        if closed {
-            self.tails.remove(&segment);
         }
     }
 
     /// Segments with content in open page pairs, and behind which page of each that is.
     pub(crate) fn in_open_pairs(&self) -> BTreeMap<u32, u32> {
-        self.tails.iter().map(|(segment, tail)| (*segment, tail.content)).collect()
+        let all = self.tails.iter().map(|(segment, tail)| (*segment, tail.content));
+        all.filter(|(segment, end)| !self.is_closed(*segment, *end)).collect()
     }
 
     /// No torn program can take a page along that lies before this one in the segment.
     pub(crate) fn is_closed(&self, segment: u32, end: u32) -> bool {
-        let is = |tail: &Tail| tail.programmed >= end.min(tail.content) + self.pair_pages;
-        self.tails.get(&segment).is_none_or(is)
+        let full = self.layout.shape.segment_pages;
+        let behind = |tail: &Tail| (end.min(tail.content) + self.pair_pages).min(full);
+        self.tails.get(&segment).is_none_or(|tail| tail.programmed >= behind(tail))
     }
 
     /// Behind which page padding must reach so that no torn program can take a page along that lies
@@ -629,10 +619,10 @@ impl Segments {
 
     /// The block of a segment was padded behind all that it has, if that worked.
     pub(crate) fn sealed(&mut self, segment: u32, worked: bool) {
-        if worked {
-            self.tails.remove(&segment);
-        } else if let Some(tail) = self.tails.get_mut(&segment) {
+        let full = self.layout.shape.segment_pages;
+        if let Some(tail) = self.tails.get_mut(&segment) {
             tail.sealing = false;
+            tail.programmed = if worked { full } else { tail.programmed };
         }
         self.arrived(self.layout.addr(segment, 0));
     }

@@ -439,10 +439,10 @@ impl Fs {
         }
         self.medium.flush(cx).await?;
         let mut s = self.lock();
-        if self.has_pairs {
-            return Ok(s.forget_closed(since));
+        match self.has_pairs {
+            true => s.forget_closed(since),
+            false => s.unflushed.retain(|_, written| *written > since),
         }
-        s.unflushed.retain(|_, written| *written > since);
         Ok(())
     }
 
