@@ -407,6 +407,8 @@ pub struct Mounting {
     pub how: How,
     /// What is written is durable so long after that, though nobody asks for it.
     pub commit: Ns,
+    /// Bytes of memory that its caches use.
+    pub memory: u64,
     pub clock: Clock,
 }
 
@@ -470,7 +472,8 @@ async fn use_it(
     let Ready { cx, medium, opened, losses, .. } = on;
     losses.iter().for_each(|line| say(line));
     let options = Options { commit: mounting.commit, ..Options::default() };
-    let (fs, found) = Fs::mount(&cx, medium, options).await.map_err(of_fs(&name))?;
+    let mounted = Fs::mount_within(&cx, medium, options, Some(mounting.memory)).await;
+    let (fs, found) = mounted.map_err(of_fs(&name))?;
     let Mounting { at, mut how, clock, .. } = mounting;
     // Where data is missing nothing is written, and the kernel says so at once.
     how.read_only |= found.read_only.is_some();

@@ -125,8 +125,7 @@ impl State {
             let before = self.set_addr(ino, index, addr)?;
             self.unname_written(before);
             self.segments.set_valid(addr);
-            let page = self.pages.get(ino, index).expect("a dirty page is there");
-            let (is, content) = ((page.id, page.version), page.content.clone());
+            let (is, content) = self.page_to_send(ino, index).expect("a dirty page is there");
             self.pages.begin(ino, index);
             self.pages.clean(ino, index);
             pages.push((ino, index, is, Sent { addr, content }));
@@ -337,7 +336,12 @@ impl Fs {
                 _ => break,
             }
         }
-        self.lock().has_checkpointer = false;
+        {
+            let mut s = self.lock();
+            s.has_checkpointer = false;
+            // Nodes that it wrote are clean now; a program that only makes files brings none.
+            self.shrink_nodes(&mut s);
+        }
         self.changed.wake(cx);
         if let Err(e) = &outcome
             && *e != FsError::NoSpace

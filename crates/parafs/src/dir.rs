@@ -157,14 +157,21 @@ impl State {
         Ok(())
     }
 
-    /// Entries from a position on, so many at most, each with the position behind it.
-    pub(crate) fn entries(&mut self, dir: Nid, from: u64, most: usize) -> Step<Vec<(u64, Dentry)>> {
+    /// Entries from a position on, so many at most, each with the position after it. `from` becomes
+    /// the position that they were looked for at last: if a page can't be read, a position in it.
+    pub(crate) fn entries(
+        &mut self,
+        dir: Nid,
+        from: &mut u64,
+        most: usize,
+    ) -> Step<Vec<(u64, Dentry)>> {
         let (levels, slots) = (self.levels(dir)?, self.slots);
         let per = u64::from(slots.count);
         let mut found = Vec::new();
-        let (mut page, mut slot) = (from / per, (from % per) as u32);
+        let (mut page, mut slot) = (*from / per, (*from % per) as u32);
         let pages = Slots::pages(levels);
         while page < pages && found.len() < most {
+            *from = page * per + u64::from(slot);
             // What was found is an answer; what lacks is asked for the next time.
             let bytes = match self.dir_page(dir, page) {
                 Ok(bytes) => bytes,

@@ -117,8 +117,8 @@ pub async fn dump(cx: &Cx, medium: &Medium, what: &What) -> Result<String> {
         Err(_) if *what == What::All => return Ok(out),
         Err(e) => return Err(e),
     };
-    let bytes = sb.layout.shape.page_bytes();
-    let view = View { cx, medium, sb, pack, tree: Tree::of(bytes), slots: Slots::of(bytes) };
+    let (bytes, slots) = (sb.layout.shape.page_bytes(), sb.slots());
+    let view = View { cx, medium, sb, pack, tree: Tree::of(bytes), slots };
     let said = match what {
         What::Segment(segment) => return view.segment(&mut out, *segment).await.map(|()| out),
         What::Node(nid) => return view.node(&mut out, *nid).await.map(|()| out),
@@ -305,6 +305,8 @@ impl View<'_> {
                     continue;
                 }
                 let bytes = self.read_page(addr).await?;
+                let wrong = |e| FsError::Damaged(format!("page {page} of directory {dir}: {e}"));
+                self.slots.check(&bytes, dir, page).map_err(wrong)?;
                 let entries = Dentries::new(self.slots, &bytes[..]);
                 if let Some(slot) = entries.find(name, hash) {
                     return Ok(entries.get(slot).ino);

@@ -12,7 +12,7 @@ use crate::format::{
 };
 use crate::medium::Medium;
 use crate::mount::in_sector;
-use crate::nodes::{Dirty, Node};
+use crate::nodes::{Dirty, Node, is_dir};
 use crate::segments::{Allocation, Heat};
 use crate::state::{Need, State, Step, Stop};
 use crate::stats::Stats;
@@ -87,6 +87,21 @@ impl Default for Options {
             idle: Ns::from_ms(500),
             // As the kernel's page cache does with what is dirty.
             commit: Ns::from_secs(30),
+        }
+    }
+}
+
+impl Options {
+    /// These options with caches of about `memory` bytes: a quarter each for clean pages and clean
+    /// nodes, an eighth each for dirty ones. Tables of segments and nodes come on top.
+    pub(crate) fn within(self, memory: u64, page_bytes: usize) -> Options {
+        let pages = |share: u64| (memory / share / page_bytes as u64).max(64) as usize;
+        Options {
+            cache_pages: pages(4),
+            cache_nodes: pages(4),
+            dirty_pages: pages(8),
+            dirty_nodes: pages(8),
+            ..self
         }
     }
 }
@@ -297,7 +312,7 @@ impl Fs {
     }
 
     /// Forgets nodes that were used longest ago and are on the medium.
-    fn shrink_nodes(&self, s: &mut State) {
+    pub(crate) fn shrink_nodes(&self, s: &mut State) {
         // A checkpoint needs all at once that its pages are named by.
         let clean = s.nodes.len() - s.dirty_nodes.len();
         if clean <= self.options.cache_nodes || s.has_checkpointer {
@@ -354,6 +369,11 @@ impl Fs {
                 e => e,
             };
             read.map_err(place)?;
+            if s.inode(ino).is_ok_and(|inode| is_dir(inode.mode)) {
+                let damaged = |e| format!("page {index} of directory {ino}: {e}");
+                let checked = s.slots.check(&bytes, ino, index);
+                checked.map_err(|e| FsError::Damaged(damaged(e)))?;
+            }
             s.pages.bring(ino, index, bytes);
         }
         Ok(())

@@ -5,10 +5,11 @@
 //! has the file system, and a task there does it and answers. Promises: the kernel keeps names,
 //! attributes and pages, because only this mount changes them; it hands each `write(2)` on at once,
 //! so that on a full file system this call fails, unless the mount asks for its writeback cache;
-//! the kernel checks permissions, but this module clears set-user and set-group bits when the
-//! content or the owner of a file changes; an unmount loses nothing that the kernel kept. Never:
-//! waits on a thread that reads, or reads a clock of its own.
+//! the kernel checks permissions and access control lists, but this module clears set-user and
+//! set-group bits when the content or the owner of a file changes; an unmount loses nothing that
+//! the kernel kept. Never: waits on a thread that reads, or reads a clock of its own.
 
+use crate::ops::acl::is_acl;
 use crate::ops::{Attributes, Change, Deleted, Fallocate, New, Rename, Seek, Set};
 use crate::{Fs, FsError, Nid, ROOT, Time};
 use flashlane_base::{Ns, mutant};
@@ -16,11 +17,12 @@ use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Bell, Cx, Idle, Opened, Port};
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, MountOption, Notifier,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    Session, SessionACL, TimeOrNow, WriteFlags,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, MountOption,
+    Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow, WriteFlags,
 };
+use rustix::process::{Signal, getpid, kill_process};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -36,6 +38,8 @@ use std::time::{Duration, SystemTime};
 
 /// How long the kernel may keep names and attributes: nobody else changes them.
 const KEPT: Duration = Duration::from_secs(86_400);
+/// In the number of a file that a listing can't read: no request about it is answered.
+const NOBODYS: u64 = 1 << 32;
 /// Longest read or write: what the kernel allows.
 const BYTES_MAX: u32 = 1 << 20;
 /// Requests of the kernel for callers who do not wait, at most.
@@ -60,9 +64,8 @@ const ACCESS_MODE: i32 = 0x03;
 /// What `setxattr(2)` asks for.
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
-/// The prefix of attributes that hold access control lists. Neither the kernel nor ParaFS would
-/// enforce these on a mount, so they can't be set.
-const ACL: &[u8] = b"system.posix_acl_";
+/// Ends a file system at once (`godown` of xfstests): the same number on ext4, XFS, F2FS and Btrfs.
+const SHUTDOWN: u32 = 0x8004_587d;
 /// The group of a directory is that of what is made in it.
 const SETGID: u16 = 0o2000;
 const DIRECTORY: u16 = 0o040_000;
@@ -122,6 +125,8 @@ struct Calls {
     queue: Arc<Queue>,
     clock: Clock,
     kernel: Kernel,
+    /// The kernel enforces access control lists.
+    has_acl: bool,
     written: Arc<Written>,
     /// Sends `SEEK_DATA` and `SEEK_HOLE` calls to the thread that first makes the kernel hand on
     /// the changed pages of the file ([`Kernel::hand_on`]).
@@ -248,8 +253,16 @@ impl Mounted {
             }
         })?;
         let written = Arc::default();
-        let calls =
-            Calls { how, fs: fs.clone(), queue: queued, clock, kernel: told, written, seeks };
+        let calls = Calls {
+            how,
+            fs: fs.clone(),
+            queue: queued,
+            clock,
+            kernel: told,
+            has_acl: false,
+            written,
+            seeks,
+        };
         let mut config = Config::default();
         (config.n_threads, config.clone_fd) = (Some(READERS), true);
         config.mount_options = vec![
@@ -538,8 +551,20 @@ fn in_group(parent: Attributes, mut new: New) -> New {
     new
 }
 
-fn new(req: &Request, mode: u32) -> New {
-    New { mode: mode as u16, uid: req.uid(), gid: req.gid(), ..New::default() }
+fn new(req: &Request, mode: u32, umask: u32) -> New {
+    let (mode, umask) = (mode as u16, umask as u16);
+    New { mode, umask, uid: req.uid(), gid: req.gid(), ..New::default() }
+}
+
+/// Whoever asks is in this group, or may do what only its members may. Further groups of a process
+/// are not part of a request: the kernel lists them in `/proc`.
+fn is_member(req: &Request, gid: u32) -> bool {
+    let further = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok()?;
+        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+        Some(groups.split_whitespace().any(|group| group.parse() == Ok(gid)))
+    };
+    is_privileged(req) || req.gid() == gid || further().unwrap_or(false)
 }
 
 /// Who keeps set-user and set-group bits of a file that they cut or allocate for. The protocol says it
@@ -576,6 +601,9 @@ impl Filesystem for Calls {
         if self.how.writeback {
             let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
         }
+        // The umask comes with a request: it does not count below a default access control list.
+        let acl = InitFlags::FUSE_POSIX_ACL | InitFlags::FUSE_DONT_MASK;
+        self.has_acl = config.add_capabilities(acl).is_ok();
         let refused = |what| io::Error::other(format!("the kernel does not take {what}"));
         config.set_max_write(BYTES_MAX).map_err(|_| refused("writes of 1 MiB"))?;
         config.set_max_background(BACKGROUND).map_err(|_| refused("64 requests"))?;
@@ -675,11 +703,11 @@ impl Filesystem for Calls {
         dir: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.make(dir, name, New { rdev, ..new(req, mode) }, reply);
+        self.make(dir, name, New { rdev, ..new(req, mode, umask) }, reply);
     }
 
     fn mkdir(
@@ -688,15 +716,15 @@ impl Filesystem for Calls {
         dir: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        self.make(dir, name, new(req, u32::from(DIRECTORY) | mode & 0o7777), reply);
+        self.make(dir, name, new(req, u32::from(DIRECTORY) | mode & 0o7777, umask), reply);
     }
 
     fn symlink(&self, req: &Request, dir: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes().to_vec();
-        self.make(dir, name, New { target, ..new(req, SYMLINK.into()) }, reply);
+        self.make(dir, name, New { target, ..new(req, SYMLINK.into(), 0) }, reply);
     }
 
     fn unlink(&self, _: &Request, dir: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -771,12 +799,12 @@ impl Filesystem for Calls {
         dir: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let (dir, now) = (nid(dir), (self.clock)());
-        let new = new(req, mode);
+        let new = new(req, mode, umask);
         let (of, owned) = (new.clone(), name.as_bytes().to_vec());
         let written = self.written.clone();
         self.go_at_once(
@@ -900,6 +928,34 @@ impl Filesystem for Calls {
         self.go(reply, move |fs, cx| async move { fs.fsync(&cx, ino, data_only).await }, done);
     }
 
+    /// A directory that is open outlives its name: `fstat(2)` says 0 links then.
+    fn opendir(&self, _: &Request, dir: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let opened = |reply: ReplyOpen, (), _: &Arc<Fs>| {
+            reply.opened(FileHandle(0), FopenFlags::empty());
+        };
+        if mutant!("parafs.directory-unheld") {
+            return reply.opened(FileHandle(0), FopenFlags::empty());
+        }
+        let dir = nid(dir);
+        self.go_at_once(
+            reply,
+            |fs| fs.try_open(dir),
+            move |fs, cx| async move { fs.open(&cx, dir).await },
+            opened,
+        );
+    }
+
+    fn releasedir(
+        &self,
+        req: &Request,
+        dir: INodeNo,
+        handle: FileHandle,
+        flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        self.release(req, dir, handle, flags, None, false, reply);
+    }
+
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         self.go(reply, move |fs, cx| async move { fs.checkpoint(&cx).await }, done);
     }
@@ -917,7 +973,7 @@ impl Filesystem for Calls {
             reply,
             move |fs, cx| async move { listed(&fs, &cx, dir, offset, false).await },
             |mut reply, found, _| {
-                for (next, name, a) in found {
+                for Listed { next, name, attributes: a, .. } in found {
                     let kind = kind_of((a.mode >> 12) as u8);
                     let name = OsStr::from_bytes(&name);
                     if reply.add(INodeNo(a.ino.into()), next, kind, name) {
@@ -942,10 +998,16 @@ impl Filesystem for Calls {
             reply,
             move |fs, cx| async move { listed(&fs, &cx, dir, offset, true).await },
             |mut reply, found, fs| {
-                for (next, name, a) in found {
+                for Listed { next, name, attributes: a, is_known } in found {
                     let name = OsStr::from_bytes(&name);
-                    let of = attr(&a, fs.page_bytes());
-                    if reply.add(of.ino, next, name, &KEPT, &of, generation(&a)) {
+                    let mut of = attr(&a, fs.page_bytes());
+                    // The kernel keeps this one for no time, then asks for the name and gets the
+                    // error. It may have the file itself open: this is another number.
+                    if !is_known {
+                        of.ino = INodeNo(NOBODYS | u64::from(a.ino));
+                    }
+                    let kept = if is_known { &KEPT } else { &Duration::ZERO };
+                    if reply.add(of.ino, next, name, kept, &of, generation(&a)) {
                         break;
                     }
                 }
@@ -958,8 +1020,8 @@ impl Filesystem for Calls {
         let call: Call = Box::new(move |fs, _| {
             Box::pin(async move {
                 let s = fs.space();
-                let (pages, free, bytes) = (s.pages, s.free, s.page_bytes);
-                reply.statfs(pages, free, free, s.files, s.files_free, bytes, 255, bytes);
+                let (pages, free, available, bytes) = (s.pages, s.free, s.available, s.page_bytes);
+                reply.statfs(pages, free, available, s.files, s.files_free, bytes, 255, bytes);
             })
         });
         self.queue.put(call);
@@ -967,7 +1029,7 @@ impl Filesystem for Calls {
 
     fn setxattr(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -975,7 +1037,8 @@ impl Filesystem for Calls {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        if name.as_bytes().starts_with(ACL) && !mutant!("parafs.acl-unenforced") {
+        let is_acl = is_acl(name.as_bytes());
+        if is_acl && !self.has_acl {
             return reply.error(Errno::EOPNOTSUPP);
         }
         let how = match flags {
@@ -986,6 +1049,17 @@ impl Filesystem for Calls {
         };
         let (ino, name, value) = (nid(ino), name.as_bytes().to_vec(), value.to_vec());
         let now = (self.clock)();
+        if is_acl {
+            // The kernel says that only where it is asked to, and `fuser` can't ask it.
+            let drops = match self.fs.try_attributes(ino) {
+                Some(Ok(of)) => !is_member(req, of.gid),
+                _ => !is_privileged(req),
+            };
+            let work = move |fs: Arc<Fs>, cx| async move {
+                fs.set_acl(&cx, ino, (&name, &value), drops, now).await
+            };
+            return self.go(reply, work, done);
+        }
         self.go(
             reply,
             move |fs, cx| async move { fs.set_xattr(&cx, ino, (&name, &value), how, now).await },
@@ -1054,6 +1128,30 @@ impl Filesystem for Calls {
         );
     }
 
+    /// As `kill -9` of the server: what is not durable is lost. Only root may do it.
+    fn ioctl(
+        &self,
+        req: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        command: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        match (command, is_privileged(req)) {
+            (SHUTDOWN, true) => {
+                // Whoever asked goes on with the answer: nothing changes any more by then.
+                let _state = self.fs.lock();
+                reply.ioctl(0, &[]);
+                let _ = kill_process(getpid(), Signal::KILL);
+            }
+            (SHUTDOWN, false) => reply.error(Errno::EPERM),
+            _ => reply.error(Errno::ENOTTY),
+        }
+    }
+
     fn lseek(
         &self,
         _: &Request,
@@ -1096,38 +1194,68 @@ fn sized(reply: ReplyXattr, value: &[u8], size: u32) {
     }
 }
 
-/// Entries of a directory behind a position: `.` and `..` come first. What each is is looked at where
-/// that is `wanted`; its type and number are always known.
+/// An entry of a directory, as a listing has it.
+struct Listed {
+    /// The position after it.
+    next: u64,
+    name: Vec<u8>,
+    attributes: Attributes,
+    /// The attributes are the file's. If not, its type and number are right.
+    is_known: bool,
+}
+
+/// Entries of a directory after a position: `.` and `..` come first. With `wanted` the attributes of
+/// each file are read. A file whose inode can't be read is listed, too.
 async fn listed(
     fs: &Arc<Fs>,
     cx: &Cx,
     dir: Nid,
     offset: u64,
     wanted: bool,
-) -> Result<Vec<(u64, Vec<u8>, Attributes)>, FsError> {
+) -> Result<Vec<Listed>, FsError> {
     let mut found = Vec::new();
+    let here = fs.attributes(cx, dir).await?;
+    let mut from = offset.saturating_sub(2);
     if offset < 1 {
-        found.push((1, b".".to_vec(), fs.attributes(cx, dir).await?));
+        let (name, attributes) = (b".".to_vec(), here.clone());
+        found.push(Listed { next: 1, name, attributes, is_known: true });
     }
     if offset < 2 {
         let parent = if dir == ROOT { ROOT } else { fs.parent(cx, dir).await.unwrap_or(ROOT) };
-        found.push((2, b"..".to_vec(), fs.attributes(cx, parent).await?));
+        let of = fs.attributes(cx, parent).await;
+        let is_known = of.is_ok();
+        let attributes = of.unwrap_or_else(|_| Attributes { ino: parent, ..here.clone() });
+        found.push(Listed { next: 2, name: b"..".to_vec(), attributes, is_known });
     }
-    let here = fs.attributes(cx, dir).await?;
-    for entry in fs.read_dir(cx, dir, offset.saturating_sub(2), ENTRIES).await? {
-        let mut of = Attributes { ino: entry.ino, ..here.clone() };
-        of.mode = u16::from(entry.kind) << 12;
-        if wanted {
-            match fs.attributes(cx, entry.ino).await {
-                Ok(attributes) => of = attributes,
-                // It was deleted while this was read.
-                Err(FsError::Stale | FsError::NotFound) => continue,
-                Err(e) => return Err(e),
+    loop {
+        let entries = match fs.read_dir(cx, dir, from, ENTRIES).await {
+            Ok(entries) => entries,
+            Err(e) if found.is_empty() => return Err(e),
+            Err(_) => return Ok(found), // the next call has the error
+        };
+        let Some(last) = entries.last() else { return Ok(found) };
+        from = last.next;
+        for entry in entries {
+            let mut of = Attributes { ino: entry.ino, ..here.clone() };
+            of.mode = u16::from(entry.kind) << 12;
+            let mut is_known = false;
+            if wanted {
+                match fs.attributes(cx, entry.ino).await {
+                    Ok(attributes) => (of, is_known) = (attributes, true),
+                    // It was deleted while this was read.
+                    Err(FsError::Stale | FsError::NotFound) => continue,
+                    Err(e) if mutant!("parafs.listing-ends-at-bad-inodes") => return Err(e),
+                    Err(_) => {}
+                }
             }
+            let (next, name) = (entry.next + 2, entry.name);
+            found.push(Listed { next, name, attributes: of, is_known });
         }
-        found.push((entry.next + 2, entry.name, of));
+        // An empty answer is the end of a directory: all of these may have been deleted.
+        if !found.is_empty() {
+            return Ok(found);
+        }
     }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -342,13 +342,27 @@ impl Medium {
     /// Says that a segment's content is not needed any more; on flash it is erased then.
     pub(crate) async fn trim(&self, cx: &Cx, layout: &Layout, segment: u32) -> Result<()> {
         match self {
-            Medium::Linear(device) => {
-                let first = Lba::new(sector_of(layout, layout.addr(segment, 0)));
-                let sectors = layout.shape.segment_pages * layout.shape.page_sectors;
-                device.start(cx, Io::discard(first, sectors)).await.map_err(|e| said(&e))
-            }
+            Medium::Linear(_) => self.trim_rest(cx, layout, segment, 0).await,
             Medium::Flash(flash) => flash.trim(cx, layout, segment).await,
         }
+    }
+
+    /// Says that nothing was written to the pages of a segment from `page` on. Flash knows.
+    pub(crate) async fn trim_rest(
+        &self,
+        cx: &Cx,
+        layout: &Layout,
+        segment: u32,
+        page: u32,
+    ) -> Result<()> {
+        let Medium::Linear(device) = self else { return Ok(()) };
+        let pages = layout.shape.segment_pages - page;
+        if pages == 0 {
+            return Ok(());
+        }
+        let first = Lba::new(sector_of(layout, layout.addr(segment, page)));
+        let trim = Io::discard(first, pages * layout.shape.page_sectors);
+        device.start(cx, trim).await.map_err(|e| said(&e))
     }
 
     /// Makes everything durable that was acknowledged.

@@ -6,8 +6,8 @@
 use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
-    HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
-    Superblock, Time, VERSION_MAX,
+    HEADS, Inode, Layout, MAJOR, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry,
+    SitSector, Superblock, Time, VERSION_MAX,
 };
 use crate::fs::{Fs, Options};
 use crate::medium::{Medium, Written};
@@ -115,7 +115,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let reserved_segments = reserved(&layout, medium.lanes(&layout)) + make.spare_segments;
     let sb = Superblock {
         layout,
-        seeded: true,
+        major: MAJOR,
         linear: medium.is_linear(),
         uuid: make.uuid,
         label: make.label.clone(),

@@ -280,8 +280,21 @@ impl Fs {
     /// Where data is missing, or may be, it is mounted read-only and nothing on the medium changes
     /// ([`Recovered::read_only`]).
     pub async fn mount(cx: &Cx, medium: Medium, options: Options) -> Result<(Arc<Fs>, Recovered)> {
+        Fs::mount_within(cx, medium, options, None).await
+    }
+
+    /// As [`Fs::mount`]. With `memory` the caches use about so many bytes, whatever `options` say.
+    ///
+    /// # Errors
+    /// As [`Fs::mount`].
+    pub async fn mount_within(
+        cx: &Cx,
+        medium: Medium,
+        options: Options,
+        memory: Option<u64>,
+    ) -> Result<(Arc<Fs>, Recovered)> {
         let doubts = medium.doubts();
-        let mounted = Fs::bring_up(cx, medium, options).await;
+        let mounted = Fs::bring_up(cx, medium, options, memory).await;
         mounted.map_err(|e| match (e, doubts) {
             (FsError::Io(why), Some(doubts)) => FsError::Io(format!("{why} ({doubts})")),
             (FsError::Damaged(why), Some(doubts)) => FsError::Io(format!("{why} ({doubts})")),
@@ -292,16 +305,23 @@ impl Fs {
         })
     }
 
-    async fn bring_up(cx: &Cx, medium: Medium, options: Options) -> Result<(Arc<Fs>, Recovered)> {
+    async fn bring_up(
+        cx: &Cx,
+        medium: Medium,
+        options: Options,
+        memory: Option<u64>,
+    ) -> Result<(Arc<Fs>, Recovered)> {
+        if let Some(why) = medium.refusal() {
+            return Err(FsError::Invalid(why));
+        }
+        let (sb, Newest { pack, alone }) = open(cx, &medium).await?;
+        let page_bytes = sb.layout.shape.page_bytes();
+        let options = memory.map_or(options, |memory| options.within(memory, page_bytes));
         let options = Options {
             cache_pages: options.cache_pages.max(2 * AT_A_TIME),
             cache_nodes: options.cache_nodes.max(2 * AT_A_TIME),
             ..options
         };
-        if let Some(why) = medium.refusal() {
-            return Err(FsError::Invalid(why));
-        }
-        let (sb, Newest { pack, alone }) = open(cx, &medium).await?;
         if let Some(lost) = lost_checkpoint(cx, &medium, &sb, pack.version).await?
             && !mutant!("parafs.lost-checkpoint")
         {

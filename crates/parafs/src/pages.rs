@@ -7,6 +7,9 @@ use crate::format::Nid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// The id and the version of a page ([`Page`]).
+pub(crate) type PageIs = (u64, u64);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Page {
     pub(crate) content: Arc<Vec<u8>>,
@@ -115,6 +118,12 @@ impl Pages {
         let more = usize::from(dirty.pages.insert(index));
         self.dirty_count += more;
         self.dirty_entries += if dirty.of_directory { more } else { 0 };
+    }
+
+    /// The bytes of a page, for its seal. The page stays as clean or dirty as it is.
+    pub(crate) fn bytes_mut(&mut self, ino: Nid, index: u64) -> Option<&mut Vec<u8>> {
+        let page = self.files.get_mut(&ino)?.get_mut(&index)?;
+        Some(Arc::make_mut(&mut page.content))
     }
 
     /// Its write begins.

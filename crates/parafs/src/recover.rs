@@ -562,6 +562,9 @@ impl State {
                 self.point(dir, &found, (ino, entry.kind), now)?;
                 let old = self.inode_mut(found.ino)?;
                 old.links = if is_dir(old.mode) { 0 } else { old.links.saturating_sub(1) };
+                if (old.parent, &old.name) == (dir, &inode.name) {
+                    old.name.clear();
+                }
                 let was_dir = is_dir(old.mode);
                 if old.links == 0 {
                     self.orphans.insert(found.ino);

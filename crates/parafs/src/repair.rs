@@ -6,6 +6,7 @@
 //! by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
 
 use crate::channels::{Channels, Schedule};
+use crate::dir::check_name;
 use crate::error::{FsError, Result};
 use crate::format::{
     Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, Owner, ROOT, SECTOR, SegmentEntry,
@@ -24,6 +25,7 @@ use flashlane_base::mutant;
 use flashlane_ftl::sftl::Settle;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What a repair mends can show what else is broken: so often it is looked for.
@@ -42,6 +44,8 @@ pub struct Repaired {
     pub recovered: Recovered,
     /// Files and directories that have a name in /lost+found now.
     pub found: u64,
+    /// Names that were in damaged pages of directories, and are there again.
+    pub named: u64,
 }
 
 /// How a repair treats data that can't be read now but may be readable later.
@@ -85,18 +89,44 @@ pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Resu
             let why = medium.doubts().map_or(String::new(), |doubts| format!(" ({doubts})"));
             return Err(FsError::Unread(what.join(", ") + &why));
         }
-        write(cx, medium, model, now, &mut done).await?;
+        let gives_up = !lost.is_empty();
+        let fs = write(cx, medium, model, now, &mut done).await?;
+        if gives_up && !mutant!("parafs.given-up-pages-stay") {
+            // The repair counts without that: if it fails, the next mount but one needs another.
+            drop(trim_unwritten(cx, &fs).await);
+        }
     }
     Ok(done)
 }
 
+/// Trims all pages that nothing was written to. A block device reports an error for a sector that it
+/// lost until that is written or trimmed. A later mount would take such pages for fsyncs that can't
+/// be read.
+async fn trim_unwritten(cx: &Cx, fs: &Fs) -> Result<()> {
+    let layout = fs.sb.layout;
+    let unwritten: Vec<(u32, u32)> = {
+        let s = fs.lock();
+        let is_free = |segment: &u32| s.segments.get(*segment).used == Use::Free;
+        let free = (0..layout.shape.segments()).filter(is_free);
+        let heads = s.segments.heads();
+        let next = heads.iter().flat_map(|heads| heads.next.iter().copied());
+        let open = heads.iter().flat_map(|heads| heads.open.iter().copied());
+        free.chain(next).map(|segment| (segment, 0)).chain(open).collect()
+    };
+    for (segment, page) in unwritten {
+        fs.medium.trim_rest(cx, &layout, segment, page).await?;
+    }
+    fs.medium.flush(cx).await
+}
+
+/// Writes what is mended, as one checkpoint of a file system that was put together here.
 async fn write(
     cx: &Cx,
     medium: &Medium,
     m: Model<'_>,
     now: Time,
     done: &mut Repaired,
-) -> Result<()> {
+) -> Result<Arc<Fs>> {
     // As a mount: who was killed may have left what can be read and is not durable.
     if !mutant!("parafs.repair-unflushed") {
         medium.flush(cx).await?;
@@ -135,14 +165,21 @@ async fn write(
     for (dir, entry) in &m.entering {
         fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?;
     }
+    for (dir, entry) in &m.again {
+        done.named += u64::from(fs.with(cx, |s| s.enter_anew(*dir, entry, now)).await?);
+    }
     for ino in m.adopted.iter().filter(|_| !mutant!("parafs.repair-forgets")) {
-        done.found += u64::from(fs.adopt(cx, *ino, now).await?);
+        match !m.alike.contains(ino) && fs.enter_by_inode(cx, *ino, &m.holed, now).await? {
+            true => done.named += 1,
+            false => done.found += u64::from(fs.adopt(cx, *ino, now).await?),
+        }
     }
     fs.unmount(cx).await?;
     for number in m.window_lost.iter().chain(&m.window_spoiled) {
         medium.write_meta(cx, m.layout.window + number, &[0; SECTOR]).await?;
     }
-    medium.flush(cx).await
+    medium.flush(cx).await?;
+    Ok(fs)
 }
 
 /// The segment table by what nodes name.
@@ -249,13 +286,14 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
 }
 
 impl State {
-    /// Puts an entry where its name is looked for. Where that is taken its file has one name less.
-    fn enter_anew(&mut self, dir: Nid, entry: &Dentry, now: Time) -> Step<()> {
+    /// Puts an entry where its name is looked for. False if the name is taken: then the file has one
+    /// name less.
+    fn enter_anew(&mut self, dir: Nid, entry: &Dentry, now: Time) -> Step<bool> {
         if self.lookup(dir, &entry.name)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         let room = self.room_in(dir, &entry.name)?;
-        self.enter(dir, room, entry, now)
+        self.enter(dir, room, entry, now).map(|()| true)
     }
 
     /// Gives a file that has none a name in this directory; false where the file is gone.
@@ -288,6 +326,49 @@ impl Fs {
             free = format!("{name}.{number}");
         }
         Ok(free)
+    }
+
+    /// Enters a file without a name by the name and the directory that its inode holds, if that
+    /// directory has lost pages. If it has not, somebody has removed the name. False if the file
+    /// gets no name.
+    async fn enter_by_inode(
+        self: &Arc<Fs>,
+        cx: &Cx,
+        ino: Nid,
+        holed: &BTreeSet<Nid>,
+        now: Time,
+    ) -> Result<bool> {
+        let Ok(Inode { parent, name, .. }) = self.with(cx, |s| s.inode(ino).cloned()).await else {
+            return Ok(false);
+        };
+        if !holed.contains(&parent)
+            || mutant!("parafs.names-in-inodes-unused")
+            || !self.leads_to_root(cx, parent, ino).await?
+        {
+            return Ok(false);
+        }
+        let is_free =
+            |s: &mut State| Ok(check_name(&name).is_ok() && s.lookup(parent, &name)?.is_none());
+        match self.with(cx, is_free).await? {
+            true => self.with(cx, |s| s.adopt(parent, ino, &name, now)).await,
+            false => Ok(false),
+        }
+    }
+
+    /// The directories from this one up end at the root, and `below` is none of them.
+    async fn leads_to_root(self: &Arc<Fs>, cx: &Cx, mut dir: Nid, below: Nid) -> Result<bool> {
+        let mut seen = BTreeSet::new();
+        while dir != ROOT {
+            let above = match self.with(cx, |s| s.inode(dir).cloned()).await {
+                Ok(inode) if is_dir(inode.mode) && inode.links > 0 => inode.parent,
+                _ => return Ok(false),
+            };
+            if dir == below || !seen.insert(dir) {
+                return Ok(false);
+            }
+            dir = above;
+        }
+        Ok(true)
     }
 
     async fn adopt(self: &Arc<Fs>, cx: &Cx, ino: Nid, now: Time) -> Result<bool> {

@@ -177,7 +177,7 @@ impl State {
         State {
             node_seed: sb.node_seed(),
             tree: Tree::of(shape.page_bytes()),
-            slots: Slots::of(shape.page_bytes()),
+            slots: sb.slots(),
             segments,
             nat,
             nodes: BTreeMap::new(),

@@ -13,6 +13,7 @@ use crate::error::{FsError, Result};
 use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
+use crate::pages::PageIs;
 use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
@@ -95,11 +96,10 @@ impl State {
             let why = format!("no node names page {index} of file {ino}, which is dirty");
             return Err(FsError::Damaged(why).into());
         };
-        let Some(page) = self.pages.get(ino, index) else { return Ok(None) };
-        if page.in_flight > 0 {
+        if self.pages.is_on_its_way(ino, index) {
             return Ok(None);
         }
-        let (is, content) = ((page.id, page.version), page.content.clone());
+        let Some((is, content)) = self.page_to_send(ino, index) else { return Ok(None) };
         let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
         self.pages_in_flight += 1;
@@ -108,6 +108,17 @@ impl State {
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
         Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
+    }
+
+    /// A page as it goes to the medium: its id and version, and its bytes. A page of a directory is
+    /// sealed here. Nothing if the page is not in memory.
+    pub(crate) fn page_to_send(&mut self, ino: Nid, index: u64) -> Option<(PageIs, Arc<Vec<u8>>)> {
+        let slots = self.slots;
+        if self.inode(ino).is_ok_and(|inode| is_dir(inode.mode)) {
+            slots.seal(self.pages.bytes_mut(ino, index)?, ino, index);
+        }
+        let page = self.pages.get(ino, index)?;
+        Some(((page.id, page.version), page.content.clone()))
     }
 
     /// The write of a page has ended.

@@ -2,7 +2,7 @@
 //!
 //! Owns: names and help texts. Never: checks what a value means; that is where it is used.
 
-use super::values::{one_of, time_of};
+use super::values::{bytes_of, one_of, time_of};
 use clap::{Args as ClapArgs, ValueHint};
 use flashlane_lab::lnvm::Ns;
 use std::path::PathBuf;
@@ -14,12 +14,13 @@ Examples:
   flashlane fsck my.img --repair --accept-lost
 
 Without --repair nothing is changed, and it says what --repair would do. With it names that lead
-nowhere are taken out, files without a name get one in /lost+found, counters and tables are written
-anew by what nodes say, and fsyncs behind the last checkpoint are kept. All of that is one checkpoint:
+nowhere are taken out. A file whose name was in a damaged page of a directory gets it back from its
+inode; other files without a name get one in /lost+found. Counters and tables are written anew by
+what nodes say, and fsyncs after the last checkpoint are kept. All of that is one checkpoint:
 a power cut leaves the old state or the new one.
 If --repair would have to give up data that can't be read, it changes nothing, as the data may be
 readable later. --accept-lost gives it up for good: reading such a page of a file is an error until
-the page is written as a whole, punched or cut off, and files without a name go to /lost+found.
+the page is written as a whole, punched or cut off.
 Contents of files are not read: a page of a file that the device can't give is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 
@@ -91,6 +92,17 @@ pub(crate) enum MountOption {
     Nothing,
 }
 
+/// Less than this holds too few nodes to work with.
+const MEMORY_MIN: u64 = 16 << 20;
+
+fn memory_of(text: &str) -> Result<u64, String> {
+    let bytes = bytes_of(text)?.get();
+    match bytes >= MEMORY_MIN {
+        true => Ok(bytes),
+        false => Err("it must be 16MiB or more".into()),
+    }
+}
+
 fn option_of(word: &str) -> Result<MountOption, String> {
     use MountOption::{AllowOther, NoDev, NoExec, NoSuid, Nothing, ReadOnly};
     let known = [
@@ -107,6 +119,7 @@ fn option_of(word: &str) -> Result<MountOption, String> {
         ("default_permissions", Nothing),
         ("async", Nothing),
         ("noatime", Nothing),
+        ("nodiratime", Nothing),
         ("relatime", Nothing),
         ("auto", Nothing),
         ("noauto", Nothing),
@@ -145,6 +158,10 @@ pub(crate) struct MountFs {
     /// Make durable what the kernel has handed on, so long after that, though no program asks; 0s never
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time_of)]
     pub(crate) commit: Ns,
+    /// Memory for cached pages and inodes, 16MiB or more. The process uses more than that: its
+    /// tables grow with the drive
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = memory_of)]
+    pub(crate) memory: u64,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,

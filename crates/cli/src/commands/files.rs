@@ -52,6 +52,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
         options,
         writeback,
         commit,
+        memory,
         null_latency,
     } = args;
     std::fs::metadata(&image).with_context(|| image.display().to_string())?;
@@ -77,7 +78,7 @@ pub(crate) fn mount(args: MountFs) -> Result<Ending> {
             MountOption::Nothing => {}
         }
     }
-    let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, clock };
+    let mounting = Mounting { image, target, at: at.clone(), timing, how, commit, memory, clock };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &at.display().to_string()));
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
@@ -106,7 +107,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     let unread = if args.accept_lost { Unread::GiveUp } else { Unread::Refuse };
     let mends = args.repair.then(|| (clock(), unread));
     let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends)?;
-    let Repaired { before, after, recovered, found } = &done;
+    let Repaired { before, after, recovered, found, named } = &done;
     let mut text: String = losses.iter().map(|line| format!("{line}\n")).collect();
     for problem in before.problems.iter().chain(&before.notes) {
         text += &format!("{problem}\n");
@@ -134,6 +135,9 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
                     .to_string()
             }
         };
+    }
+    if *named > 0 {
+        text += &format!("{named} names of damaged directories are there again\n");
     }
     if *found > 0 {
         text += &format!("{found} files and directories have names in /lost+found now\n");

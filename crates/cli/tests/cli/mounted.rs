@@ -8,8 +8,10 @@ use crate::harness::{Folder, Holder, here, pause, says};
 use crate::serve::stopped;
 use flashlane_testkit::skip;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::fs::{File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 /// Makes a folder with a file system in `t.img` and a directory `mnt`. Returns nothing and notes a
 /// skipped test if this machine has no FUSE.
@@ -106,7 +108,7 @@ fn a_full_file_system_is_told_by_the_write() {
     let Some(h) = folder() else { return };
     let server = mounted(&h, "--null-latency");
     let space = || rustix::fs::statvfs(h.path("mnt")).expect("it is mounted");
-    let free = || space().f_bavail;
+    let free = || space().f_bfree;
     let (file, before) = (opened(&h, "mnt/kept"), free());
     let keep = |bytes| fallocate(&file, FallocateFlags::empty(), 0, bytes);
     let no_space = Err(rustix::io::Errno::NOSPC);
@@ -276,7 +278,8 @@ fn a_mount_takes_the_options_of_mount() {
         let line = list.lines().find(|line| line.contains(&at)).expect("it is mounted").to_string();
         line.split(' ').nth(5).expect("its flags").to_string()
     };
-    let server = mounted(&h, "--null-latency -o nosuid,nodev,noexec,noatime,x-systemd.automount");
+    let server =
+        mounted(&h, "--null-latency -o nosuid,nodev,noexec,noatime,nodiratime,x-systemd.automount");
     let has = flags();
     assert!(["rw", "nosuid", "nodev", "noexec"].iter().all(|f| has.contains(f)), "{has}");
     end(&h, server);
@@ -288,15 +291,27 @@ fn a_mount_takes_the_options_of_mount() {
     h.run("mount t.img mnt -o nosiud").refused(2, &["did you mean `nosuid`"]);
 }
 
-/// Setting an access control list is refused, as neither the kernel nor ParaFS would enforce it.
+/// The kernel enforces access control lists: user 12345 must not read a file that everybody else may.
 #[test]
-fn an_acl_is_refused_as_nobody_enforces_it() {
+fn an_acl_is_enforced() {
     let Some(h) = folder() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("acl", "only root can ask as another user");
+    }
     let server = mounted(&h, "--null-latency");
     std::fs::write(h.path("mnt/f"), b"mine").expect("room");
-    let set = |name: &str, value: &[u8]| {
-        rustix::fs::setxattr(h.path("mnt/f"), name, value, rustix::fs::XattrFlags::empty())
+    // The way there is open to everybody: another user may not see the folder of the test.
+    let open = |folder: &Path| {
+        std::fs::set_permissions(folder, Permissions::from_mode(0o755)).expect("it is ours")
     };
+    open(&h.path("mnt"));
+    let as_user = |user: u32| {
+        let at = File::open(h.path("mnt")).expect("it is there");
+        let mut cat = std::process::Command::new("cat");
+        cat.arg("/proc/self/fd/0/f").stdin(at).uid(user).gid(user);
+        cat.output().expect("it runs").status.success()
+    };
+    assert!(as_user(12_345) && as_user(12_346));
     // Version 2: user, user 12345, group, mask, others.
     let entry = |tag: u16, perm: u16, id: u32| {
         [&tag.to_le_bytes()[..], &perm.to_le_bytes(), &id.to_le_bytes()].concat()
@@ -304,15 +319,71 @@ fn an_acl_is_refused_as_nobody_enforces_it() {
     let none = u32::MAX;
     let entries = [
         entry(1, 6, none),
-        entry(2, 0, 12345),
+        entry(2, 0, 12_345),
         entry(4, 4, none),
         entry(16, 4, none),
         entry(32, 4, none),
     ];
     let acl = [&2u32.to_le_bytes()[..], &entries.concat()].concat();
-    let refused = set("system.posix_acl_access", &acl);
-    assert_eq!(refused, Err(rustix::io::Errno::OPNOTSUPP));
-    set("user.note", b"kept").expect("any other is");
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(h.path("mnt/f"), "system.posix_acl_access", &acl, flags).expect("room");
+    assert!(!as_user(12_345), "the list forbids it");
+    assert!(as_user(12_346), "others may read it");
+    end(&h, server);
+}
+
+/// A directory that is open outlives its name, also one that another directory takes the place of.
+#[test]
+fn an_open_directory_outlives_its_name() {
+    let Some(h) = folder() else { return };
+    let server = mounted(&h, "--null-latency");
+    let made = ["removed", "replaced", "other"].map(|name| {
+        let path = h.path(&format!("mnt/{name}"));
+        std::fs::create_dir(&path).expect("room");
+        (File::open(&path).expect("it is there"), path)
+    });
+    let [(removed, at), (replaced, there), (other, from)] = made;
+    std::fs::remove_dir(at).expect("it is empty");
+    std::fs::rename(from, there).expect("it is empty");
+    for open in [&removed, &replaced] {
+        assert_eq!(open.metadata().expect("it is open").nlink(), 0);
+    }
+    drop((removed, replaced, other));
+    end(&h, server);
+}
+
+/// The `ioctl` that ends a file system at once: what was synced is there again, and no file hangs.
+#[test]
+fn a_mount_is_shut_down_at_once() {
+    let Some(h) = folder() else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip("shutdown", "only root may do it");
+    }
+    let mut server = mounted(&h, "--null-latency --commit 0s");
+    let (kept, lost) = (opened(&h, "mnt/kept"), opened(&h, "mnt/lost"));
+    kept.write_all_at(b"durable", 0).expect("room");
+    kept.sync_all().expect("it is durable");
+    lost.write_all_at(b"not durable", 0).expect("room");
+    let asked = std::process::Command::new("python3")
+        .arg("-c")
+        .arg("import fcntl, os, sys; fcntl.ioctl(os.open(sys.argv[1], 0), 0x8004587d, bytes(4))")
+        .arg(h.path("mnt"))
+        .output();
+    let asked = match asked {
+        Ok(asked) => asked,
+        Err(_) => {
+            end(&h, server);
+            return skip("python3", "it asks for the ioctl");
+        }
+    };
+    assert!(asked.status.success(), "{asked:?}");
+    server.output();
+    assert!(kept.metadata().is_err() && lost.write_all_at(b"x", 0).is_err());
+    drop((kept, lost));
+    unmount(&h);
+    let server = mounted(&h, "--null-latency");
+    assert_eq!(std::fs::read(h.path("mnt/kept")).expect("it was synced"), b"durable");
+    assert!(!h.path("mnt/lost").exists(), "it was not synced");
     end(&h, server);
 }
 
@@ -335,4 +406,54 @@ fn the_power_is_cut_under_a_mount() {
     let server = mounted(&h, "--null-latency");
     assert_eq!(std::fs::read(h.path("mnt/kept")).expect("it is there"), b"durable");
     end(&h, server);
+}
+
+/// The inode of one file can't be read: its directory is listed whole, and only that file is an
+/// error.
+#[test]
+fn a_damaged_inode_leaves_its_directory_readable() {
+    let Some(h) = folder() else { return };
+    h.run("drive create b.img --preset tiny --set geometry.chunks_per_pu=128").good();
+    h.run("lnvm create b.img -n fs -t pftl").good();
+    h.run("mkfs b.img --target fs").good();
+    let at = |h: &Folder| h.path("mnt");
+    let mount = || h.hold_until(h.command("mount b.img mnt --null-latency"), || is_mounted(&h));
+    let mut server = mount();
+    std::fs::create_dir(at(&h).join("d")).expect("room");
+    for i in 0..40 {
+        std::fs::write(at(&h).join(format!("d/file_{i:02}")), format!("I am {i:02}"))
+            .expect("room");
+    }
+    std::fs::write(at(&h).join("d/needle"), "lost").expect("room");
+    unmount(&h);
+    server.output().good();
+    let door = h.command("serve b.img --null-latency --target fs --fuse-file disk");
+    let server = h.hold_until(door, || File::open(h.path("disk")).is_ok());
+    let disk = OpenOptions::new().read(true).write(true).open(h.path("disk")).expect("it opens");
+    let mut all = vec![0; disk.metadata().expect("attributes").len() as usize];
+    disk.read_exact_at(&mut all, 0).expect("it reads");
+    let is_inode = |page: &[u8]| {
+        page.windows(6).any(|text| text == b"needle") && page[8192 - 8..][..4] == *b"pNOD"
+    };
+    let mut struck = 0;
+    for start in (0..all.len() - 8192).step_by(4096) {
+        let page = &all[start..start + 8192];
+        if is_inode(page) {
+            disk.write_all_at(&[page[100] ^ 1], start as u64 + 100).expect("it writes");
+            struck += 1;
+        }
+    }
+    assert!(struck > 0, "the inode is there");
+    drop(disk);
+    stopped(server);
+    let mut server = mount();
+    let names = std::fs::read_dir(at(&h).join("d")).expect("it is there");
+    let names: Vec<_> = names.map(|entry| entry.expect("it is listed").file_name()).collect();
+    assert_eq!(names.len(), 41, "{names:?}");
+    for name in &names {
+        let read = std::fs::read(at(&h).join("d").join(name));
+        assert_eq!(read.is_err(), name == "needle", "{name:?}");
+    }
+    unmount(&h);
+    server.output().good();
 }

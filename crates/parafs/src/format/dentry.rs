@@ -2,14 +2,15 @@
 //!
 //! Owns: the bytes of a page of entries, the hash of a name, which pages a name may be in.
 //! Promises: an entry stays in its place as long as it exists, so a place is a position for
-//! readdir; bytes from anywhere name no entry outside of the page. Never: reads a page.
+//! readdir; bytes from anywhere name no entry outside of the page; a page that was changed on the
+//! medium, or is another one, is found by its seal. Never: reads a page.
 //!
 //! As in F2FS (Documentation/filesystems/f2fs.rst, "Directory Structure") a directory is a hash
 //! table of levels: level n has 2^n buckets of two pages, the deep ones four. A name is in the
 //! bucket of its hash in one of the levels.
 
-use super::{Nid, get16, get32, put, put16, put32};
-use flashlane_base::crc32c;
+use super::{FormatError, Nid, get16, get32, put, put16, put32};
+use flashlane_base::{crc32c, crc32c_append, mutant};
 
 /// Bytes of an entry without its name.
 const ENTRY: usize = 12;
@@ -21,6 +22,11 @@ const BUCKETS_LEVEL: u32 = 14;
 const DEEP_LEVEL: u32 = 31;
 /// Levels of a directory.
 pub(crate) const LEVELS_MAX: u32 = 63;
+
+/// Bytes of a seal, the end of a page: the number of its directory, its own number there,
+/// [`SEAL_MAGIC`], a CRC-32C of all bytes before that.
+const SEAL: usize = 16;
+const SEAL_MAGIC: u32 = u32::from_le_bytes(*b"pDIR");
 
 /// The hash of a name.
 pub(crate) fn name_hash(name: &[u8]) -> u32 {
@@ -43,16 +49,52 @@ pub(crate) struct Slots {
     pub(crate) count: u32,
     entries: usize,
     names: usize,
+    /// The sum in a page's seal begins with it. `None`: pages have no seal.
+    seed: Option<u32>,
 }
 
 impl Slots {
-    pub(crate) fn of(page_bytes: usize) -> Slots {
+    /// Divides pages of this size. With a `seed` they end in a seal whose sum begins with it.
+    pub(crate) fn of(page_bytes: usize, seed: Option<u32>) -> Slots {
+        let page_bytes = page_bytes - seed.map_or(0, |_| SEAL);
         // A bit, an entry and a piece of a name each.
         let count = page_bytes * 8 / (1 + 8 * (ENTRY + PIECE));
         let entries = count.div_ceil(8).next_multiple_of(4);
         // The bitmap is rounded up: one place less where that does not fit.
         let count = count.min((page_bytes - entries) / (ENTRY + PIECE));
-        Slots { count: count as u32, entries, names: entries + count * ENTRY }
+        Slots { count: count as u32, entries, names: entries + count * ENTRY, seed }
+    }
+
+    /// Seals page `index` of a directory that is about to be written.
+    pub(crate) fn seal(&self, bytes: &mut [u8], dir: Nid, index: u64) {
+        let Some(seed) = self.seed else { return };
+        let at = bytes.len() - SEAL;
+        put32(bytes, at, dir);
+        put32(bytes, at + 4, index as u32);
+        put32(bytes, at + 8, SEAL_MAGIC);
+        let sum = crc32c_append(seed, &bytes[..at + 12]);
+        put32(bytes, at + 12, sum);
+    }
+
+    /// Checks that these bytes are page `index` of a directory as it was written.
+    pub(crate) fn check(&self, bytes: &[u8], dir: Nid, index: u64) -> Result<(), FormatError> {
+        const WHAT: &str = "a page of a directory";
+        let Some(seed) = self.seed.filter(|_| !mutant!("parafs.dir-pages-unchecked")) else {
+            return Ok(());
+        };
+        let at = bytes.len() - SEAL;
+        if get32(bytes, at + 8) != SEAL_MAGIC {
+            return Err(FormatError::Magic(WHAT));
+        }
+        if crc32c_append(seed, &bytes[..at + 12]) != get32(bytes, at + 12) {
+            return Err(FormatError::Checksum(WHAT));
+        }
+        let wrong = |field, value| Err(FormatError::Value { what: WHAT, field, value });
+        match (get32(bytes, at), get32(bytes, at + 4)) {
+            (of, _) if of != dir => wrong("its directory", of.into()),
+            (_, number) if number != index as u32 => wrong("its number", number.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Places that a name takes.
@@ -247,19 +289,37 @@ mod tests {
 
     #[test]
     fn places_fill_a_page() {
-        for page in [4096, 8192, 16_384, 65_536] {
-            let slots = Slots::of(page);
+        for (page, seed) in [4096, 8192, 16_384, 65_536].into_iter().zip([None, Some(7)].repeat(2))
+        {
+            let slots = Slots::of(page, seed);
             let end = slots.names + slots.count as usize * PIECE;
+            let page = page - seed.map_or(0, |_| SEAL);
             assert!(end <= page && end + 64 > page, "{page}: {slots:?}");
             assert!(slots.entries * 8 >= slots.count as usize, "{page}: {slots:?}");
         }
+    }
+
+    #[test]
+    fn a_seal_finds_changed_and_exchanged_pages() {
+        let slots = Slots::of(4096, Some(7));
+        let mut page = vec![3; 4096];
+        slots.seal(&mut page, 5, 9);
+        assert_eq!(slots.check(&page, 5, 9), Ok(()));
+        assert!(slots.check(&page, 6, 9).is_err() && slots.check(&page, 5, 8).is_err());
+        assert!(Slots::of(4096, Some(8)).check(&page, 5, 9).is_err(), "another file system's");
+        for at in [0, 52, 2000, 4079, 4080, 4084, 4088, 4092, 4095] {
+            page[at] ^= 4;
+            assert!(slots.check(&page, 5, 9).is_err(), "{at}");
+            page[at] ^= 4;
+        }
+        assert_eq!(Slots::of(4096, None).check(&[0; 4096], 5, 9), Ok(()));
     }
 
     proptest! {
         /// A page is a map of names, whatever is done to it.
         #[test]
         fn a_page_is_a_map(steps in prop::collection::vec((0u8..60, 1usize..40, any::<u32>()), 1..400)) {
-            let slots = Slots::of(4096);
+            let slots = Slots::of(4096, Some(7));
             let mut page = vec![0; 4096];
             let mut model = BTreeMap::new();
             for (key, length, ino) in steps {
@@ -299,7 +359,7 @@ mod tests {
         /// Any bytes are some entries.
         #[test]
         fn any_bytes_are_read(raw in prop::collection::vec(any::<u8>(), 4096)) {
-            let entries = Dentries::new(Slots::of(4096), &raw[..]);
+            let entries = Dentries::new(Slots::of(4096, None), &raw[..]);
             let mut at = 0;
             while let Some(slot) = entries.next(at) {
                 prop_assert!(entries.get(slot).name.len() <= 4096);

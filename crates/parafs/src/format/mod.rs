@@ -22,7 +22,7 @@ pub use layout::{Layout, LayoutError, Shape};
 pub use node::Time;
 pub(crate) use node::{Batch, Footer, Inode, NAME_MAX, NodeKind, NodePage, Position, Tree, XATTRS};
 pub(crate) use pack::{Heads, NatEntry, Owner, Pack, SegmentEntry};
-pub(crate) use superblock::Superblock;
+pub(crate) use superblock::{MAJOR, Superblock};
 
 use flashlane_base::{crc32c, crc32c_append};
 

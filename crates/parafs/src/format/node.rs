@@ -296,10 +296,28 @@ impl Tree {
         Tree { inode_addrs, slots, inline }
     }
 
+    /// The first page of a file that is not named by the node that names this one.
+    pub(crate) fn first_of_next_node(&self, page: u64) -> u64 {
+        match page.checked_sub(self.inode_addrs) {
+            None => self.inode_addrs,
+            Some(behind) => self.inode_addrs + (behind / self.slots + 1) * self.slots,
+        }
+    }
+
     /// Pages of the longest file.
     pub(crate) fn pages_max(&self) -> u64 {
         let n = self.slots;
         self.inode_addrs + 2 * n + 2 * n * n + n * n * n
+    }
+
+    /// Nodes of a new file with so many pages, at most: its inode, and those below it.
+    pub(crate) fn nodes_for(&self, pages: u64) -> u64 {
+        let n = self.slots;
+        let below = pages.saturating_sub(self.inode_addrs);
+        let direct = below.div_ceil(n);
+        // Without the two that the inode names, and with the one on top of the doubly indirect ones.
+        let indirect = if direct > 2 { direct.div_ceil(n) + 2 } else { 0 };
+        1 + direct + indirect
     }
 
     /// The way to page `index`; nothing for one behind the longest file.

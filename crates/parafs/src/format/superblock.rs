@@ -3,15 +3,19 @@
 //! Owns: its bytes. Promises: the places of the areas follow from it alone. Never: changes after
 //! mkfs.
 
+use super::Slots;
 use super::layout::{Layout, Shape};
 use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
 use flashlane_base::{crc32c, mutant};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
-/// Another minor version can be read, and this major one and the one before.
-const MAJOR: u32 = 2;
-/// Sums of nodes begin with nothing there.
-const MAJOR_UNSEEDED: u32 = 1;
+/// The major version that `mkfs` makes. Older ones can be read and written, too, and stay what they
+/// are.
+pub(crate) const MAJOR: u32 = 3;
+/// From this major version on sums of nodes begin with the identity.
+const SEEDED: u32 = 2;
+/// From this major version on pages of directories have a seal.
+const SEALED: u32 = 3;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
 const FIRST_VERSION: usize = 136;
@@ -21,8 +25,7 @@ pub(crate) const LABEL: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub(crate) layout: Layout,
-    /// The sums of nodes begin with the identity ([`Superblock::node_seed`]).
-    pub(crate) seeded: bool,
+    pub(crate) major: u32,
     /// No in-place region: the first sectors of a block device are it.
     pub(crate) linear: bool,
     pub(crate) uuid: [u8; 16],
@@ -43,13 +46,20 @@ impl Superblock {
     /// What the sum of each node begins with: a page of a file that looks like a node, and a node of
     /// another file system, have other sums.
     pub(crate) fn node_seed(&self) -> u32 {
-        if self.seeded && !mutant!("parafs.nodes-of-anybody") { crc32c(&self.uuid) } else { 0 }
+        let seeded = self.major >= SEEDED && !mutant!("parafs.nodes-of-anybody");
+        if seeded { crc32c(&self.uuid) } else { 0 }
+    }
+
+    /// How pages of directories are divided.
+    pub(crate) fn slots(&self) -> Slots {
+        let seed = (self.major >= SEALED).then(|| self.node_seed());
+        Slots::of(self.layout.shape.page_bytes(), seed)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; SECTOR];
         let shape = &self.layout.shape;
-        put32(&mut bytes, 8, if self.seeded { MAJOR } else { MAJOR_UNSEEDED });
+        put32(&mut bytes, 8, self.major);
         put32(&mut bytes, 12, MINOR);
         put(&mut bytes, 16, &self.uuid);
         put32(&mut bytes, 32, shape.regions);
@@ -70,11 +80,10 @@ impl Superblock {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Superblock, FormatError> {
         head::check(bytes, MAGIC, WHAT)?;
-        let seeded = match get32(bytes, 8) {
-            MAJOR => true,
-            MAJOR_UNSEEDED => false,
-            found => return Err(FormatError::Version { what: WHAT, found, known: MAJOR }),
-        };
+        let major = get32(bytes, 8);
+        if !(1..=MAJOR).contains(&major) {
+            return Err(FormatError::Version { what: WHAT, found: major, known: MAJOR });
+        }
         let shape = Shape {
             regions: get32(bytes, 32),
             region_segments: get32(bytes, 36),
@@ -97,7 +106,7 @@ impl Superblock {
         let label = (get32(bytes, 68) as usize).min(LABEL);
         Ok(Superblock {
             layout,
-            seeded,
+            major,
             linear: words & 1 == 1,
             uuid: bytes[16..32].try_into().unwrap_or_default(),
             label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
@@ -118,7 +127,7 @@ mod tests {
     fn any() -> Superblock {
         Superblock {
             layout: Layout::plan_linear(65_536, 1, 64).expect("it fits"),
-            seeded: true,
+            major: MAJOR,
             linear: true,
             uuid: [7; 16],
             label: "home".into(),
@@ -133,9 +142,11 @@ mod tests {
         let s = any();
         let bytes = s.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(s));
-        let older = Superblock { seeded: false, ..any() };
-        assert_eq!(Superblock::decode(&older.encode()), Ok(older));
-        for (at, value) in [(8, 3), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+        for major in 1..MAJOR {
+            let older = Superblock { major, ..any() };
+            assert_eq!(Superblock::decode(&older.encode()), Ok(older));
+        }
+        for (at, value) in [(8, 4), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
             let mut bad = bytes.clone();
             put32(&mut bad, at, value);
             assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));

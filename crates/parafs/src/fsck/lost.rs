@@ -21,8 +21,7 @@ impl Model<'_> {
     }
 
     /// Finds pages that nodes name and no flash block has. A repair that gives them up makes those
-    /// of files [`Addr::LOST`], so reading them is an error, and those of directories holes: the
-    /// files named there go to /lost+found.
+    /// of files [`Addr::LOST`], so reading them is an error, and those of directories holes.
     pub(super) fn miss_pages(&mut self) {
         let mut files: BTreeMap<Nid, Vec<(Addr, Owner)>> = BTreeMap::new();
         let mut segments = BTreeSet::new();

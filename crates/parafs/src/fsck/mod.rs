@@ -71,20 +71,23 @@ pub(crate) mod cure {
     pub(crate) const NODE_DELETED: &str = "delete a node that no file can use";
     pub(crate) const LOST: &str =
         "give up pages of files, with --accept-lost only: reading them becomes an error";
-    pub(crate) const LOST_NAMES: &str =
-        "give up pages of directories, with --accept-lost only: their files go to /lost+found";
+    pub(crate) const LOST_NAMES: &str = "give up pages of directories, with --accept-lost only: \
+                                         the names are those that inodes hold";
     pub(crate) const FSYNCS: &str = "give up fsyncs that can't be read, with --accept-lost only: \
                                      their files may be as before them";
     pub(crate) const OLDER: &str =
         "take the newest nodes that can be read, with --accept-lost only: they may be older";
     pub(crate) const HOLE: &str = "make a hole of a page that is not the file's";
+    pub(crate) const PAGE_OF_NAMES: &str =
+        "make a hole of a page of a directory: its files get the names that their inodes hold";
     pub(crate) const INODE: &str = "set fields of an inode to what they must be";
     pub(crate) const COUNT: &str = "count again";
     pub(crate) const XATTRS: &str = "keep the extended attributes that are whole";
     pub(crate) const NAME_GONE: &str = "take out an entry that leads nowhere";
     pub(crate) const NAME_PUT: &str = "enter a name anew where it is looked for";
     pub(crate) const NAME_FIXED: &str = "write an entry anew by the file that it names";
-    pub(crate) const FOUND: &str = "give a file without a name one in /lost+found";
+    pub(crate) const FOUND: &str = "give a file without a name the one that it had in a damaged \
+                                    directory, or one in /lost+found";
     pub(crate) const ORPHAN: &str = "take a file out of the list of those to be deleted";
     pub(crate) const DELETED: &str = "delete a file that came back and has no name";
     pub(crate) const ROOT: &str = "make a root directory";
@@ -168,7 +171,13 @@ pub(crate) struct Model<'a> {
     /// Sectors of the window that can't be read, and those behind its end.
     pub(crate) window_lost: Vec<u64>,
     pub(crate) window_spoiled: Vec<u64>,
-    /// Files that get a name in /lost+found.
+    /// Entries of damaged pages of directories that count, with their directories.
+    pub(crate) again: Vec<(Nid, Dentry)>,
+    /// Directories of which pages were lost: names that inodes hold are entered again there.
+    pub(crate) holed: BTreeSet<Nid>,
+    /// Of those in `adopted`, files whose inodes hold the same name: it may be an old one of theirs.
+    pub(crate) alike: BTreeSet<Nid>,
+    /// Files that get a name again, in such a directory or in /lost+found.
     pub(crate) adopted: Vec<Nid>,
     pub(crate) report: Report,
     unread: Cell<u64>,
@@ -237,7 +246,7 @@ impl<'a> Model<'a> {
             }
         };
         let layout = sb.layout;
-        let page_bytes = layout.shape.page_bytes();
+        let (page_bytes, slots) = (layout.shape.page_bytes(), sb.slots());
         let segments = layout.shape.segments() as usize;
         let lost = pack.is_none();
         let pack = pack.unwrap_or_else(|| Model::no_pack(&layout));
@@ -247,7 +256,7 @@ impl<'a> Model<'a> {
             layout,
             sb,
             tree: Tree::of(page_bytes),
-            slots: Slots::of(page_bytes),
+            slots,
             later: false,
             pack_lost: lost,
             superblock_lost: false,
@@ -275,6 +284,9 @@ impl<'a> Model<'a> {
             window: BTreeSet::new(),
             window_lost: Vec::new(),
             window_spoiled: Vec::new(),
+            again: Vec::new(),
+            holed: BTreeSet::new(),
+            alike: BTreeSet::new(),
             adopted: Vec::new(),
             report: Report { clean: pack.clean, ..Report::default() },
             pack,
@@ -497,7 +509,10 @@ impl<'a> Model<'a> {
     }
 
     fn set_addr(&mut self, owner: Owner, addr: Addr) {
-        let is_inode = self.nodes[&owner.nid].is_inode();
+        let (is_inode, ino) = (self.nodes[&owner.nid].is_inode(), self.nodes[&owner.nid].ino);
+        if addr == Addr::NONE {
+            self.holed.insert(ino);
+        }
         NodePage::set_addr(self.mend(owner.nid), is_inode, owner.slot, addr);
     }
 }

@@ -6,7 +6,8 @@
 
 use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::format::{
-    Addr, Dentries, Dentry, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots, name_hash,
+    Addr, Dentries, Dentry, FormatError, Inode, LEVELS_MAX, NAME_MAX, Nid, Owner, ROOT, Slots,
+    name_hash,
 };
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,41 @@ struct Walk {
     names: BTreeMap<Nid, u32>,
     /// Directories that have been reached.
     seen: BTreeSet<Nid>,
+    /// Entries (directory, entry) of pages with a wrong seal, by the file that they name.
+    doubted: BTreeMap<Nid, Vec<(Nid, Dentry)>>,
+}
+
+impl Walk {
+    /// Notes the entries of a page of a directory with a wrong seal.
+    fn doubt(&mut self, dir: Nid, slots: Slots, bytes: &[u8]) {
+        let page = Dentries::new(slots, bytes);
+        let is_whole = |(slot, entry): &(u32, Dentry)| {
+            can_be(&entry.name) && page.says(*slot).0 == name_hash(&entry.name)
+        };
+        for (_, entry) in entries(slots, bytes).into_iter().filter(is_whole) {
+            self.doubted.entry(entry.ino).or_default().push((dir, entry));
+        }
+    }
+
+    /// The noted entries that name a file, if they are as many as the names that it is `short_of`.
+    /// An entry whose name the inode of another file without a name holds (`held`) is none of them.
+    fn missing_names(
+        &mut self,
+        ino: Nid,
+        inode: &Inode,
+        short_of: u32,
+        held: &BTreeMap<(Nid, Vec<u8>), Nid>,
+    ) -> Vec<(Nid, Dentry)> {
+        let mut doubted = self.doubted.remove(&ino).unwrap_or_default();
+        doubted.retain(|(dir, entry)| {
+            let holder = held.get(&(*dir, entry.name.clone()));
+            u16::from(entry.kind) == inode.mode >> 12 && holder.is_none_or(|holder| *holder == ino)
+        });
+        if doubted.len() != short_of as usize {
+            doubted.clear();
+        }
+        doubted
+    }
 }
 
 fn can_be(name: &[u8]) -> bool {
@@ -69,9 +105,13 @@ impl Model<'_> {
             self.wrong(cure::ROOT, "there is no root directory".into());
             self.drop_file(ROOT);
             self.new_node(ROOT, 0);
+            self.holed.insert(ROOT);
             let root = Inode { mode: 0o040_755, links: 2, parent: ROOT, ..Inode::default() };
             self.set_inode(ROOT, &root);
         }
+        // Directories that lost a node have lost the pages that it named.
+        let nodeless = self.lost_nodes.iter().filter(|(_, nodes)| !nodes.is_empty());
+        self.holed.extend(nodeless.map(|(ino, _)| *ino));
         let mut walk = Walk::default();
         self.walk_from(ROOT, ROOT, &mut walk).await;
         self.list_orphans(&walk);
@@ -106,7 +146,14 @@ impl Model<'_> {
             self.adopted.push(ino);
             self.walk_from(ino, inode.parent, &mut walk).await;
         }
-        self.count_names(&walk);
+        self.count_names(walk);
+        let mut by_name: BTreeMap<(Nid, Vec<u8>), Vec<Nid>> = BTreeMap::new();
+        for ino in &self.adopted {
+            let Some(inode) = self.inode(*ino) else { continue };
+            by_name.entry((inode.parent, inode.name)).or_default().push(*ino);
+        }
+        let alike = by_name.into_values().filter(|inos| inos.len() > 1);
+        self.alike = alike.flatten().collect();
     }
 
     /// Files that are to be deleted, as far as they are there.
@@ -169,19 +216,38 @@ impl Model<'_> {
         let Some(mut inode) = self.inode(dir) else { return Vec::new() };
         let mut contents: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for (index, (addr, owner)) in pages {
-            match self.read_page(addr).await {
-                _ if addr == Addr::KEPT => drop(contents.insert(index, Vec::new())),
-                Ok(bytes) => drop(contents.insert(index, bytes)),
+            if addr == Addr::KEPT {
+                contents.insert(index, Vec::new());
+                continue;
+            }
+            let mut read = self.read_page(addr).await;
+            if read.as_ref().is_ok_and(|bytes| self.slots.check(bytes, dir, index).is_err()) {
+                // It may have been spoiled on its way.
+                read = self.read_page(addr).await;
+            }
+            let why = match read {
+                Ok(bytes) => match self.slots.check(&bytes, dir, index) {
+                    Ok(()) => {
+                        contents.insert(index, bytes);
+                        continue;
+                    }
+                    Err(e) => {
+                        if let FormatError::Checksum(_) = e {
+                            walk.doubt(dir, self.slots, &bytes);
+                        }
+                        e.to_string()
+                    }
+                },
                 Err(e) => {
-                    let said =
-                        format!("page {index} of directory {dir} can't be read: {}", e.why());
-                    self.wrong(cure::HOLE, said);
                     if self.layout.has(addr) {
                         self.would_lose(PAGES_OF_DIRECTORIES, 1);
                     }
-                    self.lose_page(owner);
+                    e.why()
                 }
-            }
+            };
+            let said = format!("page {index} of directory {dir} can't be read: {why}");
+            self.wrong(cure::PAGE_OF_NAMES, said);
+            self.lose_page(owner);
         }
         let levels = levels_for(contents.last_key_value().map(|(index, _)| *index));
         if inode.levels != levels {
@@ -267,14 +333,20 @@ impl Model<'_> {
         self.make_hole(owner);
     }
 
-    fn count_names(&mut self, walk: &Walk) {
+    fn count_names(&mut self, mut walk: Walk) {
+        let nameless = |ino: &Nid| !walk.names.contains_key(ino) && !walk.doubted.is_empty();
+        let held = self.inodes().into_iter().filter(nameless);
+        let held = held.filter_map(|ino| self.inode(ino).map(|i| ((i.parent, i.name), ino)));
+        let held = held.collect();
         for ino in self.inodes() {
             let Some(mut inode) = self.inode(ino).filter(|inode| !is_dir(inode.mode)) else {
                 continue;
             };
             let found = walk.names.get(&ino).copied().unwrap_or(0);
             let says = inode.links;
-            if found == 0 && !self.orphans.contains(&ino) {
+            // One that was being cut short stays in the list: only its end is cut.
+            let is_deleted = self.orphans.contains(&ino) && says == 0;
+            if found == 0 && !is_deleted {
                 let said = format!("file {ino} has no name, and is not to be deleted");
                 if self.nodes[&ino].doubtful {
                     self.wrong(cure::DELETED, said);
@@ -282,15 +354,21 @@ impl Model<'_> {
                     continue;
                 }
                 self.wrong(cure::FOUND, said);
-                self.adopted.push(ino);
-                // /lost+found has its name.
-                inode.links = 1;
+                let again = walk.missing_names(ino, &inode, says, &held);
+                // If no entry of a damaged page names it, the repair looks at its inode.
+                if again.is_empty() {
+                    self.adopted.push(ino);
+                }
+                inode.links = again.len().max(1) as u32;
+                self.again.extend(again);
             } else {
                 if says != found {
                     let said = format!("file {ino} counts {says} names, and has {found}");
                     self.wrong(cure::COUNT, said);
                 }
-                inode.links = found;
+                let again = walk.missing_names(ino, &inode, says.saturating_sub(found), &held);
+                inode.links = found + again.len() as u32;
+                self.again.extend(again);
             }
             if inode.links != says {
                 self.set_inode(ino, &inode);

@@ -236,6 +236,7 @@ impl Model<'_> {
             return;
         }
         if !self.child(ino, nid, ofs, named) {
+            self.holed.insert(ino);
             let instead = self.instead_of(ino, nid, ofs, named).unwrap_or(NO_NODE);
             return NodePage::set_child(self.mend(above), is_inode, slot, instead);
         }

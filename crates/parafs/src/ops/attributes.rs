@@ -5,6 +5,7 @@ use crate::format::{Inode, Nid, Time};
 use crate::fs::Fs;
 use crate::nodes::{is_dir, is_file};
 use crate::state::{State, Step};
+use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
@@ -88,6 +89,8 @@ pub struct Space {
     /// Pages that files and nodes may have, and those that nobody has.
     pub pages: u64,
     pub free: u64,
+    /// Pages that a new file may have: the rest of the free ones is for the nodes that name them.
+    pub available: u64,
     /// Files that there can be, and numbers that no file and no node has.
     pub files: u64,
     pub files_free: u64,
@@ -101,6 +104,9 @@ impl State {
 
     fn change(&mut self, ino: Nid, change: &Change, now: Time) -> Step<()> {
         self.writable()?;
+        if let Some(mode) = change.mode {
+            self.change_acl(ino, mode, now)?;
+        }
         let inode = self.inode_mut(ino)?;
         if let Some(mode) = change.mode {
             inode.mode = inode.mode & 0o170_000 | mode & 0o7_777;
@@ -201,12 +207,17 @@ impl Fs {
     pub fn space(&self) -> Space {
         let s = self.lock();
         let free = s.capacity().saturating_sub(s.used());
+        let available = match mutant!("parafs.nodes-promised") {
+            true => free,
+            false => free.saturating_sub(s.tree.nodes_for(free)),
+        };
         let nids = u64::from(s.nat.nids() - 1);
         let numbers = nids - u64::from(s.nat.used).min(nids);
         Space {
             page_bytes: s.layout.shape.page_bytes() as u32,
             pages: s.capacity(),
             free,
+            available,
             files: nids,
             files_free: numbers.min(free),
         }

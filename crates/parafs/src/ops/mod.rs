@@ -4,6 +4,7 @@
 //! done whole or not at all; what it lacks comes before anything changes; a caller's mistake is an
 //! error. Those that begin with `try_` are done on any thread, or say that something lacks. Never: knows who calls; checks permissions (the kernel does); reads a clock.
 
+pub(crate) mod acl;
 mod attributes;
 mod content;
 mod names;

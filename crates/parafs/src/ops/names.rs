@@ -3,6 +3,7 @@
 //! Owns: the rules of names, and which of their changes an fsync can't restore ([`State::bound`]).
 
 use super::Attributes;
+use super::xattr::encode;
 use crate::dir::{Found, check_name};
 use crate::error::{FsError, Result};
 use crate::format::{Dentry, Inode, NO_NODE, Nid, NodePage, ORPHANS_MAX, Time};
@@ -21,12 +22,19 @@ const LINKS_MAX: u32 = 65_000;
 pub struct New {
     /// Type and permissions: a file, a directory, a symbolic link, a device, a pipe, a socket.
     pub mode: u16,
+    /// Permissions that it does not get, unless its directory has a default access control list.
+    pub umask: u16,
     pub uid: u32,
     pub gid: u32,
     pub rdev: u32,
     /// Where a symbolic link leads.
     pub target: Vec<u8>,
 }
+
+/// In a position: pages before it could not be read.
+const SKIPPED: u64 = 1 << 61;
+/// Pages that one call of [`Fs::read_dir`] passes over at most.
+const SKIPS_MAX: u32 = 4096;
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +69,18 @@ impl State {
         self.lookup(dir, name)?.ok_or(Stop::Fail(FsError::NotFound))
     }
 
+    /// The file of this name. The entry and the inode agree on its type, or one of them is damaged.
+    fn look_up(&mut self, dir: Nid, name: &[u8]) -> Step<Attributes> {
+        let Found { ino, kind, .. } = self.child(dir, name)?;
+        let attributes = self.attributes(ino)?;
+        if kind_of(attributes.mode) != kind && !mutant!("parafs.types-not-compared") {
+            let name = String::from_utf8_lossy(name);
+            let why = format!("\"{name}\" in directory {dir} is of another type than file {ino}");
+            return Err(FsError::Damaged(why).into());
+        }
+        Ok(attributes)
+    }
+
     /// A directory that still has a name, so that entries of it can be found.
     fn living(&mut self, dir: Nid) -> Step<()> {
         match self.inode(dir)? {
@@ -90,13 +110,19 @@ impl State {
         if new.target.len() > self.tree.inline {
             return Err(Stop::Fail(FsError::NameTooLong));
         }
+        let (mode, attrs) = self.inherited(dir, new)?;
+        let body_bytes = NodePage::body(&self.node(dir)?.bytes).len();
+        if encode(&attrs, body_bytes).is_none() {
+            return Err(Stop::Fail(FsError::AttributeSpace));
+        }
         let room = self.room_in(dir, name)?;
-        self.room_for(1)?;
-        // One number for the file, and as many as a new page of the directory can take.
-        let ino = self.nat.pick(4)?[0];
+        let nodes = if attrs.is_empty() { 1 } else { 2 };
+        self.room_for(nodes)?;
+        // Numbers for its nodes, and as many as a new page of the directory can take.
+        let ino = self.nat.pick(3 + nodes as usize)?[0];
 
         let inode = Inode {
-            mode: new.mode,
+            mode,
             // What is small lies in the inode.
             inline: !directory,
             links: if directory { 2 } else { 1 },
@@ -120,6 +146,9 @@ impl State {
             let node = self.node_mut(ino)?;
             let room = NodePage::inline_mut(node.bytes_mut());
             room[..new.target.len()].copy_from_slice(&new.target);
+        }
+        if !attrs.is_empty() {
+            self.set_xattrs(ino, &attrs, now)?;
         }
         let entry = Dentry { name: name.to_vec(), ino, kind: kind_of(new.mode) };
         self.enter(dir, room, &entry, now)?;
@@ -157,8 +186,12 @@ impl State {
     }
 
     /// A name of a file is gone: true if that was the last one, and nobody has it open.
-    fn lost_name(&mut self, dir: Nid, ino: Nid, now: Time) -> Step<bool> {
+    fn lost_name(&mut self, (dir, name): (Nid, &[u8]), ino: Nid, now: Time) -> Step<bool> {
         let inode = self.inode_mut(ino)?;
+        if (inode.parent, &inode.name[..]) == (dir, name) && !mutant!("parafs.old-names-stay") {
+            // A repair would give the file this name back, though another one may have it by then.
+            inode.name.clear();
+        }
         let directory = is_dir(inode.mode);
         inode.links = if directory { 0 } else { inode.links.saturating_sub(1) };
         inode.ctime = now;
@@ -207,7 +240,7 @@ impl State {
             let parent = self.inode_mut(dir)?;
             parent.links = parent.links.saturating_sub(1);
         }
-        let gone = self.lost_name(dir, found.ino, now)?;
+        let gone = self.lost_name((dir, name), found.ino, now)?;
         Ok(gone.then_some(found.ino))
     }
 
@@ -280,7 +313,7 @@ impl State {
                     let parent = self.inode_mut(to_dir)?;
                     parent.links = parent.links.saturating_sub(1);
                 }
-                gone = self.lost_name(to_dir, there.ino, now)?.then_some(there.ino);
+                gone = self.lost_name((to_dir, to_name), there.ino, now)?.then_some(there.ino);
             }
             None => {
                 let room = self.room_in(to_dir, to_name)?;
@@ -412,19 +445,12 @@ impl Fs {
     /// # Errors
     /// There is none, or it can't be read.
     pub async fn lookup(self: &Arc<Fs>, cx: &Cx, dir: Nid, name: &[u8]) -> Result<Attributes> {
-        self.with(cx, |s| {
-            let found = s.child(dir, name)?;
-            s.attributes(found.ino)
-        })
-        .await
+        self.with(cx, |s| s.look_up(dir, name)).await
     }
 
     /// As [`Fs::lookup`], on any thread, if nothing has to be waited for.
     pub fn try_lookup(&self, dir: Nid, name: &[u8]) -> Option<Result<Attributes>> {
-        self.at_once(false, |s| {
-            let found = s.child(dir, name)?;
-            s.attributes(found.ino)
-        })
+        self.at_once(false, |s| s.look_up(dir, name))
     }
 
     /// As [`Fs::create`], on any thread, if nothing has to be waited for. With `open` it is open then.
@@ -566,11 +592,11 @@ impl Fs {
         }
     }
 
-    /// Entries of a directory behind a position, so many at most; 0 is the beginning. `.` and `..`
-    /// are not among them.
+    /// Entries of a directory after a position, so many at most; 0 is the beginning. `.` and `..`
+    /// are not among them. Pages that can't be read are passed over.
     ///
     /// # Errors
-    /// It is no directory, or can't be read.
+    /// It is no directory. If pages of it can't be read, the error comes after all entries.
     pub async fn read_dir(
         self: &Arc<Fs>,
         cx: &Cx,
@@ -578,10 +604,42 @@ impl Fs {
         from: u64,
         most: usize,
     ) -> Result<Vec<Entry>> {
-        let found = self.with(cx, |s| s.entries(dir, from, most)).await?;
-        let entry =
-            |(next, d): (u64, Dentry)| Entry { name: d.name, ino: d.ino, kind: d.kind, next };
-        Ok(found.into_iter().map(entry).collect())
+        let (mut at, mut skipped, mut skips) = (from & !SKIPPED, from & SKIPPED, 0);
+        loop {
+            let found = match self.with(cx, |s| s.entries(dir, &mut at, most)).await {
+                Ok(found) => found,
+                Err(FsError::Io(_) | FsError::Damaged(_))
+                    if !mutant!("parafs.listing-ends-at-bad-pages")
+                        && skips < SKIPS_MAX
+                        && self.with(cx, |s| s.inode(dir).map(drop)).await.is_ok() =>
+                {
+                    let per = u64::from(self.lock().slots.count);
+                    let next = self.readable_after(cx, dir, at / per).await;
+                    (at, skipped, skips) = (next * per, SKIPPED, skips + 1);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            if found.is_empty() && skipped != 0 {
+                return Err(FsError::Io(format!("pages of directory {dir} can't be read")));
+            }
+            let entry = |(next, d): (u64, Dentry)| Entry {
+                name: d.name,
+                ino: d.ino,
+                kind: d.kind,
+                next: next | skipped,
+            };
+            return Ok(found.into_iter().map(entry).collect());
+        }
+    }
+
+    /// The page to go on with after one that can't be read: the next one, or if that is because of
+    /// the node that names it, the first one of the next node.
+    async fn readable_after(self: &Arc<Fs>, cx: &Cx, dir: Nid, page: u64) -> u64 {
+        match self.with(cx, |s| s.addr_of(dir, page)).await {
+            Ok(_) => page + 1,
+            Err(_) => self.lock().tree.first_of_next_node(page),
+        }
     }
 
     /// The directory that a directory lies in.

@@ -2,6 +2,7 @@
 //!
 //! Owns: the bytes of that node. Promises: names and values from anywhere stay in it.
 
+use super::acl::is_acl;
 use crate::error::{FsError, Result};
 use crate::format::{NO_NODE, Nid, NodePage, Time, XATTRS};
 use crate::fs::Fs;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Names and values.
-type Attrs = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Attrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Longest name, as in Linux.
 const NAME_MAX: usize = 255;
@@ -44,7 +45,7 @@ fn decode(body: &[u8]) -> Attrs {
 }
 
 /// The bytes, if they fit into so many.
-fn encode(attrs: &Attrs, room: usize) -> Option<Vec<u8>> {
+pub(crate) fn encode(attrs: &Attrs, room: usize) -> Option<Vec<u8>> {
     let mut bytes = (attrs.len() as u16).to_le_bytes().to_vec();
     for (name, value) in attrs {
         bytes.extend((name.len() as u16).to_le_bytes());
@@ -56,14 +57,14 @@ fn encode(attrs: &Attrs, room: usize) -> Option<Vec<u8>> {
 }
 
 impl State {
-    fn xattrs(&mut self, ino: Nid) -> Step<Attrs> {
+    pub(crate) fn xattrs(&mut self, ino: Nid) -> Step<Attrs> {
         match self.inode(ino)?.xattrs {
             NO_NODE => Ok(Attrs::new()),
             nid => Ok(decode(NodePage::body(&self.node(nid)?.bytes))),
         }
     }
 
-    fn set_xattrs(&mut self, ino: Nid, attrs: &Attrs, now: Time) -> Step<()> {
+    pub(crate) fn set_xattrs(&mut self, ino: Nid, attrs: &Attrs, now: Time) -> Step<()> {
         let mut nid = self.inode(ino)?.xattrs;
         let room = NodePage::body(&self.node(ino)?.bytes).len();
         let bytes = encode(attrs, room).ok_or(Stop::Fail(FsError::AttributeSpace))?;
@@ -143,7 +144,7 @@ impl Fs {
     }
 
     /// # Errors
-    /// There is none of this name.
+    /// There is none of this name. A list of access control need not be there.
     pub async fn remove_xattr(
         self: &Arc<Fs>,
         cx: &Cx,
@@ -155,8 +156,11 @@ impl Fs {
         self.with(cx, |s| {
             s.writable()?;
             let mut attrs = s.xattrs(ino)?;
-            if attrs.remove(name).is_none() {
-                return Err(Stop::Fail(FsError::NoAttribute));
+            match (attrs.remove(name), is_acl(name)) {
+                (Some(_), _) => {}
+                // As on other file systems: there may be no list before, either.
+                (None, true) => return Ok(()),
+                (None, false) => return Err(Stop::Fail(FsError::NoAttribute)),
             }
             s.set_xattrs(ino, &attrs, now)
         })

@@ -210,6 +210,13 @@ fn an_fallocate_without_room_takes_none() {
             let size = fs.attributes(&cx, f).await.expect("it is there").size;
             assert_eq!(size, (1 << 20) + 40_960);
         }
+        // A new file has what statfs(2) calls available.
+        let g = create(&cx, &fs, ROOT, "g", FILE).await.ino;
+        let all_available = fs.space().available * u64::from(before.page_bytes);
+        let keep = fs.fallocate(&cx, g, (0, all_available), Fallocate::Keep, false, t).await;
+        assert_eq!(keep, Ok(()));
+        assert!(fs.space().free < 8, "and nearly all there is: {:?}", fs.space());
+        fs.unlink(&cx, ROOT, b"g", t).await.expect("it is there");
         // What it would make zeros of stays as it is, too.
         let zeroed = fs.fallocate(&cx, f, (0, all + 60_000), Fallocate::Zero, false, t).await;
         assert_eq!(zeroed, Err(FsError::NoSpace));
@@ -285,6 +292,103 @@ fn attributes_stay() {
         fs.unlink(&cx, ROOT, b"f", t).await.expect("it is there");
         fs.unmount(&cx).await.expect("it is written");
         assert_eq!(sound(&cx, &device).await.nodes, 1);
+    });
+}
+
+/// An access control list: the permissions of the owner, user 12345, the group, the mask, others.
+fn acl([owner, user, group, mask, others]: [u16; 5]) -> Vec<u8> {
+    let entries = [(1, owner), (2, user), (4, group), (16, mask), (32, others)];
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    for (tag, permissions) in entries {
+        let id: u32 = if tag == 2 { 12_345 } else { u32::MAX };
+        bytes.extend(u16::to_le_bytes(tag));
+        bytes.extend(u16::to_le_bytes(permissions));
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// An access control list that says what the permissions of a mode say.
+fn minimal_acl([owner, group, others]: [u16; 3]) -> Vec<u8> {
+    let whole = acl([owner, 0, group, 0, others]);
+    [&whole[..12], &whole[20..28], &whole[36..]].concat()
+}
+
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+#[test]
+fn permissions_and_an_access_control_list_agree() {
+    run(9, async |cx| {
+        let device = ram(16, 9);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        let mode = async || fs.attributes(&cx, f).await.expect("it is there").mode & 0o7_777;
+        let set =
+            async |name, value: &[u8], drops| fs.set_acl(&cx, f, (name, value), drops, t).await;
+        let list = acl([6, 7, 5, 4, 1]);
+        assert_eq!(set(ACCESS, &list, false).await, Ok(()));
+        assert_eq!(mode().await, 0o641, "the group's bits are the mask");
+        let change = Change { mode: Some(0o2_750), ..Change::default() };
+        fs.change(&cx, f, &change, t).await.expect("it is there");
+        assert_eq!(fs.xattr(&cx, f, ACCESS).await, Ok(acl([7, 7, 5, 5, 0])), "after chmod");
+        fs.fsync(&cx, f, false).await.expect("it is written");
+        assert_eq!(set(ACCESS, &list, false).await, Ok(()));
+        assert_eq!(mode().await, 0o2_641, "a member of the group");
+        assert_eq!(set(ACCESS, &list, true).await, Ok(()));
+        assert_eq!(mode().await, 0o641, "who is in another group loses the set-group bit");
+        assert_eq!(set(ACCESS, &minimal_acl([6, 4, 0]), false).await, Ok(()));
+        assert_eq!(mode().await, 0o640);
+        assert_eq!(fs.xattr(&cx, f, ACCESS).await, Err(FsError::NoAttribute), "the mode says it");
+        assert_eq!(fs.remove_xattr(&cx, f, ACCESS, t).await, Ok(()), "as on other file systems");
+        let no_list = set(ACCESS, &list[..30], false).await;
+        assert!(matches!(no_list, Err(FsError::Invalid(_))), "{no_list:?}");
+        let no_directory = set(DEFAULT, &list, false).await;
+        assert!(matches!(no_directory, Err(FsError::Invalid(_))), "{no_directory:?}");
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
+    });
+}
+
+#[test]
+fn a_directory_gives_its_default_list_to_what_is_made_in_it() {
+    run(10, async |cx| {
+        let device = ram(16, 10);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let t = now(&cx);
+        let dir = create(&cx, &fs, ROOT, "dir", DIR).await.ino;
+        let made = async |name: &str, mode| {
+            let new = New { umask: 0o077, ..new(mode) };
+            fs.create(&cx, dir, name.as_bytes(), &new, t).await.expect("room")
+        };
+        let plain = made("plain", 0o100_666).await;
+        assert_eq!(plain.mode, 0o100_600, "the umask counts where there is no list");
+        let list = acl([7, 7, 5, 7, 4]);
+        fs.set_acl(&cx, dir, (DEFAULT, &list), false, t).await.expect("room");
+        let file = made("file", 0o100_662).await;
+        assert_eq!(file.mode, 0o100_660, "no umask, and no more than the list allows");
+        let sub = made("sub", 0o040_775).await;
+        assert_eq!(sub.mode, 0o040_774);
+        fs.fsync(&cx, file.ino, false).await.expect("it is written");
+        drop(fs);
+        let fs = mount(&cx, &device).await;
+        let found = async |ino, name: &[u8]| fs.xattr(&cx, ino, name).await;
+        assert_eq!(found(file.ino, ACCESS).await, Ok(acl([6, 7, 5, 6, 0])));
+        assert_eq!(found(file.ino, DEFAULT).await, Err(FsError::NoAttribute));
+        assert_eq!(found(sub.ino, ACCESS).await, Ok(acl([7, 7, 5, 7, 4])));
+        assert_eq!(found(sub.ino, DEFAULT).await, Ok(list.clone()));
+        // A list that a mode says gives no file one.
+        let list = minimal_acl([7, 5, 0]);
+        fs.set_acl(&cx, dir, (DEFAULT, &list), false, t).await.expect("room");
+        let new = New { umask: 0o077, ..new(0o100_666) };
+        let file = fs.create(&cx, dir, b"small", &new, t).await.expect("room");
+        assert_eq!(file.mode, 0o100_640);
+        assert_eq!(found(file.ino, ACCESS).await, Err(FsError::NoAttribute));
+        fs.unmount(&cx).await.expect("it is written");
+        sound(&cx, &device).await;
     });
 }
 

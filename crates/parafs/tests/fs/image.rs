@@ -514,7 +514,17 @@ impl Image {
         self.device.put(at, page);
     }
 
-    /// Writes the checksum of a node. It begins with the identity, but in the version before.
+    /// Changes a page of a directory; its seal is right afterwards.
+    pub(crate) fn change_names(&self, at: u64, change: impl FnOnce(&mut [u8])) {
+        let mut page = self.device.sector(at);
+        let seal = page[4096 - 16..].to_vec();
+        change(&mut page);
+        page[4096 - 16..].copy_from_slice(&seal);
+        self.seal_node(&mut page);
+        self.device.put(at, page);
+    }
+
+    /// Writes the checksum of a node, or of a page of a directory. It begins with the identity, but in the version before.
     pub(crate) fn seal_node(&self, page: &mut [u8]) {
         let superblock = self.device.sector(0);
         let seed = if get32(&superblock, 8) == 1 { 0 } else { crc32c(&superblock[16..32]) };

@@ -250,3 +250,34 @@ fn what_an_unmount_can_not_delete_the_next_mount_does() {
         assert_eq!((report.problems, report.notes), (vec![], vec![]));
     });
 }
+
+/// A block device that lost free sectors reports errors for them. After a cut a mount can't know that
+/// no fsync wrote them, and is read-only. A repair that gives them up ends that for good.
+#[test]
+fn free_sectors_that_a_device_lost_stop_one_mount_only() {
+    let (device, ()) = life(1, End::PowerCut, async |cx, _, fs| create_files(cx, &fs).await);
+    let image = Image::on(contents(device.clone()));
+    let log = Slow::new(device).log.get();
+    // The end of each segment behind what was written.
+    let is_blank = |at: &u64| image.device.sector(*at).iter().all(|byte| *byte == 0);
+    for segment in (log..image.device.info().capacity).step_by(32) {
+        let free = (segment..segment + 32).rev().take_while(is_blank);
+        free.for_each(|at| image.device.lose(at));
+    }
+    let device = image.device;
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let found = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").1;
+        assert!(found.read_only.is_some(), "{found:?}");
+        let refused = repair(&cx, &medium(), NOW, Unread::Refuse).await;
+        assert!(matches!(refused, Err(FsError::Unread(_))), "{refused:?}");
+        repair(&cx, &medium(), NOW, Unread::GiveUp).await.expect("it is told to");
+        for round in 0..2 {
+            // Nobody unmounts it: the next mount looks behind the checkpoint.
+            let (fs, found) = Fs::mount(&cx, medium(), small()).await.expect("it is mounted");
+            assert_eq!(found.read_only, None, "mount {round}");
+            has_files(&cx, &fs, "a repair").await;
+            create_durable(&cx, &fs, 100 + round).await;
+        }
+    });
+}

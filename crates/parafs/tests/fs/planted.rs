@@ -9,7 +9,7 @@ use super::image::{
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Unread, check, mkfs, repair};
+use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Rename, Unread, check, mkfs, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
@@ -133,7 +133,7 @@ fn superblocks(list: &mut List) {
         list.add(name("can't be read"), &[], move |i| i.device.lose(copy));
         let fields: [(&str, usize, u32); 12] = [
             ("magic", 0, 7),
-            ("major version", 8, 3),
+            ("major version", 8, 4),
             ("the version before", 8, 1),
             ("identity", 16, 99),
             ("regions", 32, 2),
@@ -586,7 +586,7 @@ fn trees(list: &mut List) {
 
 /// Where entries of a page of a directory stand: bits, heads, names.
 const HEADS_AT: usize = 28;
-const NAMES_AT: usize = HEADS_AT + 203 * 12;
+const NAMES_AT: usize = HEADS_AT + 202 * 12;
 
 /// The page of a directory that has a name, and the place of its entry.
 fn entry(i: &Image, dir: &str, name: &str) -> (u64, usize) {
@@ -596,7 +596,7 @@ fn entry(i: &Image, dir: &str, name: &str) -> (u64, usize) {
             continue;
         }
         let bytes = i.device.sector(i.page_at(addr));
-        for slot in 0..203 {
+        for slot in 0..202 {
             let (at, text) = (HEADS_AT + 12 * slot, NAMES_AT + 8 * slot);
             let length = usize::from(bytes[at + 8]);
             if length == name.len() && &bytes[text..text + length] == name.as_bytes() {
@@ -620,7 +620,7 @@ fn entries(list: &mut List) {
         let mut change = |what: &str, strike: fn(&mut [u8], usize)| {
             list.add(format!("entry {name} of {dir}: {what}"), &touches, move |i| {
                 let (at, slot) = entry(i, dir, name);
-                i.spoil(at, |b| strike(b, slot));
+                i.change_names(at, |b| strike(b, slot));
             });
         };
         change("no file", |b, s| put32(b, HEADS_AT + 12 * s + 4, 0));
@@ -642,12 +642,27 @@ fn entries(list: &mut List) {
     }
     list.add("directory: a place is taken by nothing", &[], |i| {
         let (at, _) = entry(i, "/dir", "a");
-        i.spoil(at, |b| b[20] |= 1);
+        i.change_names(at, |b| b[20] |= 1);
     });
     list.add("directory: a second place of a name is free", &[], |i| {
         let (at, slot) = entry(i, "/many", "8 xxxxxxxx");
-        i.spoil(at, |b| b[(slot + 1) / 8] &= !(1 << ((slot + 1) % 8)));
+        i.change_names(at, |b| b[(slot + 1) / 8] &= !(1 << ((slot + 1) % 8)));
     });
+    // No checksum is right here: entries by the names in inodes, and by counts of names.
+    for (dir, name) in [("/dir", "a"), ("/dir", "link"), ("/many", "8 xxxxxxxx")] {
+        for (what, at) in [("file", HEADS_AT + 4), ("length", HEADS_AT + 8), ("letter", NAMES_AT)] {
+            // A bit of the only name of a file that is elsewhere.
+            let touches: &[&str] = match (name, what) {
+                ("link", _) => &["/dir/link", "/large"],
+                _ => &[],
+            };
+            list.add(format!("directory: a bit of the {what} of {name}"), touches, move |i| {
+                let (page, slot) = entry(i, dir, name);
+                let step = if at == NAMES_AT { 8 } else { 12 };
+                i.spoil(page, |b| b[at + step * slot] ^= 1);
+            });
+        }
+    }
     let all = ["/dir", "/large", "/small"];
     list.add("directory: zeros", &all, |i| {
         let (at, _) = entry(i, "/dir", "a");
@@ -664,13 +679,13 @@ fn entries(list: &mut List) {
     list.add("directory: can't be read", &all, |i| i.device.lose(entry(i, "/dir", "a").0));
     list.add("directory: it lies in itself", &["/dir/below"], |i| {
         let (at, slot) = entry(i, "/dir/below", "deep");
-        i.spoil(at, |b| put32(b, HEADS_AT + 12 * slot + 4, ino("/dir/below")));
+        i.change_names(at, |b| put32(b, HEADS_AT + 12 * slot + 4, ino("/dir/below")));
     });
     list.add("directory: a name twice", &["/dir/a"], |i| {
         let (at, slot) = entry(i, "/dir", "a");
-        i.spoil(at, |b| {
+        i.change_names(at, |b| {
             let head = b[HEADS_AT + 12 * slot..][..12].to_vec();
-            let free = (0..203).rev().find(|s| b[s / 8] >> (s % 8) & 1 == 0).expect("one");
+            let free = (0..202).rev().find(|s| b[s / 8] >> (s % 8) & 1 == 0).expect("one");
             b[free / 8] |= 1 << (free % 8);
             b[HEADS_AT + 12 * free..][..12].copy_from_slice(&head);
             b[NAMES_AT + 8 * free] = b'a';
@@ -684,11 +699,11 @@ fn entries(list: &mut List) {
         // The second level has two buckets of two pages.
         let bucket = 1 - crc32c(b"8 xxxxxxxx") as usize % 2;
         let other = i.page_at(i.page_of(ino("/many"), 2 + 2 * bucket));
-        i.spoil(at, |b| {
+        i.change_names(at, |b| {
             b[HEADS_AT + 12 * slot..][..12].fill(0);
             [slot, slot + 1].iter().for_each(|s| b[s / 8] &= !(1 << (s % 8)));
         });
-        i.spoil(other, |b| {
+        i.change_names(other, |b| {
             let taken = |b: &[u8], s: usize| b[s / 8] >> (s % 8) & 1 == 1;
             let s = (0..202).find(|s| !taken(b, *s) && !taken(b, s + 1)).expect("room");
             [s, s + 1].iter().for_each(|s| b[s / 8] |= 1 << (s % 8));
@@ -1119,7 +1134,7 @@ fn nodes_of_another_file_system_are_not_found() {
     });
 }
 
-/// The version before had no identity in the sums of nodes.
+/// The first version had no identity in the sums of nodes, and no seals on pages of directories.
 #[test]
 fn a_file_system_of_the_version_before_is_used_on() {
     let image = Image::new(Left::InUse);
@@ -1131,8 +1146,15 @@ fn a_file_system_of_the_version_before_is_used_on() {
         let mut page = device.sector(at);
         if get32(&page, 4096 - 8) == u32::from_le_bytes(*b"pNOD") {
             image.seal_node(&mut page);
-            device.put(at, page);
+        } else if get32(&page, 4096 - 8) == u32::from_le_bytes(*b"pDIR") {
+            // One place more, and no seal.
+            page.copy_within(NAMES_AT..NAMES_AT + 202 * 8, NAMES_AT + 12);
+            page[NAMES_AT..NAMES_AT + 12].fill(0);
+            page[NAMES_AT + 12 + 202 * 8..].fill(0);
+        } else {
+            continue;
         }
+        device.put(at, page);
     }
     run(1, async move |cx| {
         let medium = || Medium::Linear(device.clone());
@@ -1251,5 +1273,95 @@ fn damage_in_use_is_an_error_with_its_place() {
         let new = New { mode: FILE, ..New::default() };
         let why = fs.create(&cx, ROOT, b"new", &new, NOW).await.unwrap_err().to_string();
         assert!(why.contains("sector 0") && why.contains("fsck --repair"), "{why}");
+    });
+}
+
+/// Names in a directory, and the error that ends its listing, if one does.
+async fn listing(cx: &Cx, fs: &Arc<Fs>, dir: u32) -> (usize, Option<FsError>) {
+    let (mut names, mut at) = (0, 0);
+    loop {
+        match fs.read_dir(cx, dir, at, 64).await {
+            Ok(some) if some.is_empty() => return (names, None),
+            Ok(some) => {
+                names += some.len();
+                at = some.last().expect("it is not empty").next;
+            }
+            Err(e) => return (names, Some(e)),
+        }
+    }
+}
+
+/// A bit of a page of a directory is wrong: names in that page are errors. A listing has all others,
+/// and ends with an error.
+#[test]
+fn a_listing_goes_on_after_a_damaged_page() {
+    let image = Image::new(Left::Unmounted);
+    let (at, _) = entry(&image, "/many", "8 xxxxxxxx");
+    let names = |bytes: &[u8]| {
+        let length = |slot: usize| bytes[HEADS_AT + 12 * slot + 8];
+        (0..202).filter(|slot| length(*slot) > 0).count()
+    };
+    let here = names(&image.device.sector(at));
+    image.spoil(at, |b| b[HEADS_AT + 5] ^= 1);
+    let device = image.device.clone();
+    run(1, async move |cx| {
+        let fs = Fs::mount(&cx, Medium::Linear(device), small()).await.expect("it is mounted").0;
+        let all = 160 - (0..160).step_by(7).count();
+        let (listed, end) = listing(&cx, &fs, ino("/many")).await;
+        assert_eq!(listed, all - here, "all but those of the page");
+        assert!(here > 10 && matches!(end, Some(FsError::Io(_))), "{here} {end:?}");
+        let name = fs.lookup(&cx, ino("/many"), b"8 xxxxxxxx").await;
+        assert!(matches!(name, Err(FsError::Damaged(_))), "{name:?}");
+    });
+}
+
+/// An entry says that a file is of another type than its inode says.
+#[test]
+fn an_entry_of_another_type_is_an_error() {
+    let image = Image::new(Left::Unmounted);
+    let (at, slot) = entry(&image, "/dir", "a");
+    image.change_names(at, |b| b[HEADS_AT + 12 * slot + 10] ^= 6);
+    let device = image.device.clone();
+    run(1, async move |cx| {
+        let fs = Fs::mount(&cx, Medium::Linear(device), small()).await.expect("it is mounted").0;
+        let found = fs.lookup(&cx, ino("/dir"), b"a").await;
+        assert!(matches!(found, Err(FsError::Damaged(_))), "{found:?}");
+        assert!(fs.lookup(&cx, ino("/dir"), b"below").await.is_ok());
+    });
+}
+
+/// `ln f f.bak; mv f.new f`, then the page of the directory is damaged: `f` does not get the content
+/// of the older file that had this name before.
+#[test]
+fn a_removed_name_does_not_come_back() {
+    let device = ram(12, 7);
+    let used = device.clone();
+    run(7, async move |cx| {
+        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
+        let make = async |name: &str, text: &[u8]| {
+            let ino = create(&cx, &fs, ROOT, name, FILE).await.ino;
+            fs.write(&cx, ino, 0, text, NOW).await.expect("room");
+            ino
+        };
+        let old = make("f", b"old").await;
+        fs.link(&cx, old, ROOT, b"f.bak", NOW).await.expect("room");
+        make("f.new", b"new").await;
+        let (from, to) = ((ROOT, &b"f.new"[..]), (ROOT, &b"f"[..]));
+        fs.rename(&cx, from, to, Rename::Replace, NOW).await.expect("it is there");
+        fs.unmount(&cx).await.expect("it is written");
+    });
+    let image = Image::on(contents(device));
+    let at = image.page_at(image.page_of(1, 0));
+    image.spoil(at, |b| b[NAMES_AT..].fill(0));
+    let device = image.device;
+    run(1, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
+        let fs = Fs::mount(&cx, medium(), small()).await.expect("it is mounted").0;
+        let f = fs.lookup(&cx, ROOT, b"f").await.expect("its inode holds its name").ino;
+        assert!(content(&cx, &fs, f).await == b"new");
+        let found = fs.lookup(&cx, ROOT, b"lost+found").await.expect("the other one is there").ino;
+        assert_eq!(listing(&cx, &fs, found).await, (1, None));
     });
 }

@@ -537,7 +537,7 @@ fn is_an_error(flash: &Flash, files: usize) -> bool {
 fn a_repair_gives_up_what_can_not_be_read() {
     for comes_back in [false, true] {
         let flash = unmounted();
-        let lost_first = flash.written().into_iter().find_map(|at| {
+        let lost_first = flash.written().into_iter().rev().find_map(|at| {
             flash.fail_chunk(at);
             let lost = mounted(&flash, FILES).map_or(0, |(_, lost)| lost);
             if lost == 0 {
