@@ -556,8 +556,8 @@ fn new(req: &Request, mode: u32, umask: u32) -> New {
     New { mode, umask, uid: req.uid(), gid: req.gid(), ..New::default() }
 }
 
-/// Whoever asks is in this group, or may do what only its members may. Further groups of a process
-/// are not part of a request: the kernel lists them in `/proc`.
+/// True if the caller belongs to this group, or is root. A request names only the first group of
+/// the calling process; its other groups are read from `/proc`.
 fn is_member(req: &Request, gid: u32) -> bool {
     let further = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", req.pid())).ok()?;

@@ -2,8 +2,8 @@
 //!
 //! Owns: a repair from end to end. Promises: all of it is one checkpoint of a file system that was put
 //! together in memory, so a power cut leaves what was there or what is mended; a file that a name
-//! leads to keeps it; what has none gets one in /lost+found; fsyncs behind the checkpoint are taken as
-//! by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
+//! leads to keeps it; a file without a name gets the one that it had in a damaged directory, or one
+//! in /lost+found; fsyncs after the checkpoint are taken as by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
 
 use crate::channels::{Channels, Schedule};
 use crate::dir::check_name;
@@ -329,8 +329,8 @@ impl Fs {
     }
 
     /// Enters a file without a name by the name and the directory that its inode holds, if that
-    /// directory has lost pages. If it has not, somebody has removed the name. False if the file
-    /// gets no name.
+    /// directory has lost pages. From an undamaged directory a user has removed the name. Returns
+    /// false if the file gets no name here.
     async fn enter_by_inode(
         self: &Arc<Fs>,
         cx: &Cx,

@@ -175,7 +175,8 @@ pub(crate) struct Model<'a> {
     pub(crate) again: Vec<(Nid, Dentry)>,
     /// Directories of which pages were lost: names that inodes hold are entered again there.
     pub(crate) holed: BTreeSet<Nid>,
-    /// Of those in `adopted`, files whose inodes hold the same name: it may be an old one of theirs.
+    /// Files in `adopted` whose inodes hold the same name. The repair does not trust that name: an
+    /// older program left names in inodes that were removed.
     pub(crate) alike: BTreeSet<Nid>,
     /// Files that get a name again, in such a directory or in /lost+found.
     pub(crate) adopted: Vec<Nid>,

@@ -2,7 +2,8 @@
 //!
 //! Owns: what a page of entries can be, where a name is looked for, how many names a file has.
 //! Promises: a file that an entry leads to keeps it, where the name can be one; a file that none leads
-//! to is in the list of those to be deleted, or gets a name in /lost+found; directories are a tree.
+//! to is in the list of those to be deleted, or gets a name again, in a damaged directory that it was
+//! in or in /lost+found; directories are a tree.
 
 use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::format::{

@@ -95,7 +95,8 @@ impl Acl {
         }
     }
 
-    /// What the list says of the owner, the group and others, as permissions of a mode.
+    /// The permission bits of a mode that agrees with this list. The bits of the group are those of
+    /// the mask, if the list has one.
     fn permissions(&self) -> u16 {
         let of = |tag| self.0.iter().find(|e| e.tag == tag).map_or(0, |e| e.permissions);
         of(OWNER) << 6 | of(self.group_tag()) << 3 | of(OTHERS)
@@ -116,7 +117,7 @@ impl Acl {
         self
     }
 
-    /// The list says nothing that a mode does not say.
+    /// True if the list says no more than a mode does.
     fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }

@@ -524,7 +524,8 @@ impl Image {
         self.device.put(at, page);
     }
 
-    /// Writes the checksum of a node, or of a page of a directory. It begins with the identity, but in the version before.
+    /// Writes the checksum of a node, or of a page of a directory. It begins with the checksum of the
+    /// UUID; in major version 1 with nothing.
     pub(crate) fn seal_node(&self, page: &mut [u8]) {
         let superblock = self.device.sector(0);
         let seed = if get32(&superblock, 8) == 1 { 0 } else { crc32c(&superblock[16..32]) };
