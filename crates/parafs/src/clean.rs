@@ -48,6 +48,32 @@ enum Moved {
     Page(Nid, u64),
 }
 
+/// Rounds of cleaning that win nothing, before it is given up.
+const VAIN_ROUNDS: u32 = 8;
+
+/// Tells cleaning that wins room from one that goes in circles: where pages have pairs, the padding
+/// of a round's checkpoint can take all that the round has won.
+#[derive(Default)]
+struct Progress {
+    /// The most free pages after a round since anybody else was given one.
+    best: u64,
+    taken: u64,
+    vain: u32,
+}
+
+impl Progress {
+    /// Takes a round in, after which so many pages are free and others were `taken` so many in all. True
+    /// if the last rounds have won nothing.
+    fn is_in_vain(&mut self, free: u64, taken: u64) -> bool {
+        if free > self.best || taken != self.taken {
+            *self = Progress { best: free, taken, vain: 0 };
+        } else {
+            self.vain += 1;
+        }
+        self.vain >= VAIN_ROUNDS && !mutant!("parafs.cleans-in-circles")
+    }
+}
+
 impl State {
     /// Nodes that fsyncs have written since the last checkpoint. A mount behind a power cut makes all
     /// of them dirty, and its checkpoint has to have room for them.
@@ -322,17 +348,17 @@ impl Fs {
             let before = {
                 let mut s = self.lock();
                 s.cleaning = true;
-                s.stats.trims
+                s.taken
             };
             let outcome = self.clean(cx, kept).await;
-            let trims = {
+            let taken = {
                 let mut s = self.lock();
                 s.cleaning = false;
-                s.stats.trims
+                s.taken
             };
             self.changed.wake(cx);
             // What was won others have taken: there may be more.
-            if outcome != Err(FsError::NoSpace) || trims == before {
+            if outcome != Err(FsError::NoSpace) || taken == before {
                 return outcome;
             }
         }
@@ -354,6 +380,7 @@ impl Fs {
     async fn clean(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
         let one = self.options.cleaners == Cleaners::One;
         let mut before = None;
+        let mut progress = Progress::default();
         loop {
             let (free, wanted, low, empty, trims) = {
                 let s = self.lock();
@@ -374,11 +401,14 @@ impl Fs {
                 continue;
             }
             // Each time round something must be won, if only a few pages that heads have more.
-            let now = {
+            let (now, taken) = {
                 let s = self.lock();
-                (free + trims, s.segments.valid(), s.segments.heads_have())
+                ((free + trims, s.segments.valid(), s.segments.heads_have()), s.taken)
             };
-            if before.replace(now) == Some(now) && empty == 0 {
+            let is_idle = before.replace(now) == Some(now) && empty == 0;
+            let pages = u64::from(self.sb.layout.shape.segment_pages);
+            let room = u64::from(free + trims) * pages + now.2;
+            if is_idle || progress.is_in_vain(room, taken) {
                 return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }
             let emptied = match one {

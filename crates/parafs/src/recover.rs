@@ -265,7 +265,8 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
 }
 
 /// A checkpoint that says that all is unmounted, and the other one is not whole: that may have been the newer
-/// one. Its heads went on where these are, and a node there is of a later checkpoint then.
+/// one. Its heads went on where these are, and a node there is of a later checkpoint then. Where pages have
+/// pairs a mount gives each head a new segment, and the update window names that.
 pub(crate) async fn is_last(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> Result<()> {
     let layout = sb.layout;
     for (segment, page) in with_nodes(&pack.heads, &[], layout.shape.segments()) {

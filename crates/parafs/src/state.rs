@@ -121,6 +121,8 @@ pub(crate) struct State {
     pub(crate) ending: bool,
     /// How often somebody has asked for something.
     pub(crate) asks: u64,
+    /// Pages that writes and fsyncs were given, not those of cleaners and checkpoints.
+    pub(crate) taken: u64,
     /// When it was mounted, and how old it was then, in seconds.
     pub(crate) mounted_at: Ns,
     pub(crate) age_before: u64,
@@ -204,6 +206,7 @@ impl State {
             tidying: false,
             ending: false,
             asks: 0,
+            taken: 0,
             mounted_at: Ns::ZERO,
             age_before: 0,
             cold_nodes: BTreeSet::new(),

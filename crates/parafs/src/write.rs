@@ -104,7 +104,10 @@ impl State {
         self.pages.begin(ino, index);
         self.pages_in_flight += 1;
         match by {
-            By::Anybody | By::Promised => self.stats.data_pages += 1,
+            By::Anybody | By::Promised => {
+                self.stats.data_pages += 1;
+                self.taken += 1;
+            }
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
         Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
@@ -555,6 +558,7 @@ impl Fs {
             {
                 let mut s = self.lock();
                 s.stats.fsync_nodes += batch.len() as u64;
+                s.taken += batch.len() as u64;
                 s.batch_nodes += batch.len() as u64;
             }
             let results = self.send(cx, batch.iter().map(|(_, sent)| sent)).await;
