@@ -527,3 +527,28 @@ impl Fs {
         outcome
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The round at which cleaning is given up, if these are the pages that are free after each round and those
+    /// that others were given until then; 0 if it goes on.
+    fn ends(rounds: impl IntoIterator<Item = (u64, u64)>) -> usize {
+        let mut progress = Progress::default();
+        let vain = |(free, taken)| progress.is_in_vain(free, taken);
+        rounds.into_iter().map(vain).position(|ends| ends).map_or(0, |at| at + 1)
+    }
+
+    #[test]
+    fn cleaning_in_circles_ends() {
+        let circle = (0..100).map(|round| (20 + 7 * (round % 3), 0));
+        assert_eq!(ends(circle), 3 + VAIN_ROUNDS as usize);
+    }
+
+    #[test]
+    fn cleaning_goes_on_while_it_wins_or_others_take() {
+        assert_eq!(ends((0..100).map(|round| (20 + round / 5, 0))), 0);
+        assert_eq!(ends((0..100).map(|round| (20 - round % 3, round / 5))), 0);
+    }
+}
