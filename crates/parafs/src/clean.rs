@@ -48,22 +48,24 @@ enum Moved {
     Page(Nid, u64),
 }
 
-/// Rounds of cleaning that win nothing, before it is given up.
+/// Cleaning ends after so many rounds in a row that win nothing.
 const VAIN_ROUNDS: u32 = 8;
 
 /// Tells cleaning that wins room from one that goes in circles: where pages have pairs, the padding
 /// of a round's checkpoint can take all that the round has won.
 #[derive(Default)]
 struct Progress {
-    /// The most free pages after a round since anybody else was given one.
+    /// The most free pages after any round since a write or an fsync was last given one.
     best: u64,
+    /// [`State::taken`] at the last round that counted as progress.
     taken: u64,
+    /// Rounds without progress since then.
     vain: u32,
 }
 
 impl Progress {
-    /// Takes a round in, after which so many pages are free and others were `taken` so many in all. True
-    /// if the last rounds have won nothing.
+    /// Counts a round of cleaning that leaves `free` pages. `taken` is [`State::taken`] now. True if
+    /// the last [`VAIN_ROUNDS`] rounds have won nothing.
     fn is_in_vain(&mut self, free: u64, taken: u64) -> bool {
         if free > self.best || taken != self.taken {
             *self = Progress { best: free, taken, vain: 0 };
@@ -532,8 +534,8 @@ impl Fs {
 mod tests {
     use super::*;
 
-    /// The round at which cleaning is given up, if these are the pages that are free after each round and those
-    /// that others were given until then; 0 if it goes on.
+    /// The round at which cleaning ends; 0 if it goes on. Each round gives the pages that are free
+    /// after it, and the pages that writes and fsyncs were given until then.
     fn ends(rounds: impl IntoIterator<Item = (u64, u64)>) -> usize {
         let mut progress = Progress::default();
         let vain = |(free, taken)| progress.is_in_vain(free, taken);

@@ -34,8 +34,8 @@ pub struct Make {
     pub gid: u32,
 }
 
-/// Segments that files can't have: those that heads fill, what a checkpoint pads in each of them where
-/// pages have pairs, and one twentieth to clean with.
+/// Segments that files can't have: those that heads fill, one twentieth to clean with, and, where
+/// pages have pairs, the padding that a checkpoint writes to each head.
 fn reserved(medium: &Medium, layout: &Layout) -> u32 {
     let shape = &layout.shape;
     let lanes = medium.lanes(layout);

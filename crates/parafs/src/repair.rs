@@ -3,7 +3,8 @@
 //! Owns: a repair from end to end. Promises: all of it is one checkpoint of a file system that was put
 //! together in memory, so a power cut leaves what was there or what is mended; a file that a name
 //! leads to keeps it; a file without a name gets the one that it had in a damaged directory, or one
-//! in /lost+found; fsyncs after the checkpoint are taken as by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
+//! in /lost+found; fsyncs after the checkpoint are taken as by a mount. Never: writes over what an
+//! fsync has written before that checkpoint is durable.
 
 use crate::channels::{Channels, Schedule};
 use crate::dir::check_name;

@@ -396,7 +396,7 @@ impl OnFlash {
         let faulty = failing == Failing::Now;
         // Where units vanish most devices have flush records, as drives on an image have.
         let records = failing == Failing::Later && !seed.is_multiple_of(4);
-        // Of most devices whose pages may take others along they do.
+        // Three of four devices that could have page pairs have them.
         spec.cells.pair_damage &= Rng::stream(seed, "testkit.files.pairs", 0).below(4) > 0;
         options.store = StoreKind::Memory;
         if Rng::stream(seed, "testkit.files.buffer", 0).below(3) == 0 {
