@@ -6,7 +6,7 @@ export FLASHLANE_SKIPPED = $(if $(filter /%,$(TARGET)),,$(CURDIR)/)$(TARGET)/ski
 # What one stage of the tests takes is a row of a file, where that is asked for (tests/stage.sh).
 STAGE = sh tests/stage.sh
 
-.PHONY: help run test test-all test-program test-checkers check bench instructions instructions-record interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged sequences soak soak-threads figures full
+.PHONY: help run test test-all test-program test-checkers check bench instructions instructions-record interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems ghosts posix posix-tools xfstests databases damaged sequences preset-cuts soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,6 +123,11 @@ sequences: ## ParaFS: every sequence of OPERATIONS (3) file operations, cut at e
 	FLASHLANE_OPERATIONS=$(or $(OPERATIONS),3) FLASHLANE_JOBS=$$(nproc) \
 		$(CARGO) test --release -p flashlane-parafs --test fs every:: -- --nocapture
 
+CUTS ?= 500
+preset-cuts: ## ParaFS on every preset, each cut CUTS (500) times: minutes
+	FLASHLANE_SEED=0..$(CUTS) \
+		$(CARGO) test --release -p flashlane-parafs --test fs pairs::every_preset -- --nocapture
+
 soak: damaged sequences ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
@@ -168,4 +173,4 @@ databases: ## SQLite, RocksDB and MariaDB on a served target, and on ParaFS, kil
 figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
 	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
 
-full: test minutes figures serve-long file-systems ghosts posix xfstests databases f2fs miri-rings interleave-long soak ## Everything
+full: test minutes figures serve-long file-systems ghosts posix xfstests databases f2fs miri-rings interleave-long preset-cuts soak ## Everything

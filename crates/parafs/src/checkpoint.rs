@@ -11,10 +11,11 @@
 //! are written, so directories are durable before.
 
 use crate::error::{FsError, Result};
-use crate::format::{Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
+use crate::format::{Addr, Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Dirty, is_dir};
 use crate::pages::Pages;
+use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use crate::write::FilePage;
@@ -389,9 +390,10 @@ impl Fs {
         let results = match in_order {
             false => self.send(cx, pages.chain(nodes)).await,
             true => {
+                let places: Vec<Addr> = pages.clone().map(|sent| sent.addr).collect();
                 let mut results = self.send(cx, pages).await;
                 let written = results.iter().cloned().collect::<Result<()>>();
-                match written.and(self.flush(cx).await) {
+                match written.and(self.flush(cx, Covers::Pages(&places)).await) {
                     Ok(()) => results.extend(self.send(cx, nodes).await),
                     Err(e) => {
                         for sent in nodes {
@@ -440,12 +442,14 @@ impl Fs {
         self.lock().stats.meta_sectors += (all.len() / SECTOR + 1) as u64;
         self.medium.write_meta(cx, place, &all).await?;
         if !mutant!("parafs.foot-unordered") {
-            self.flush(cx).await?;
+            let open = mutant!("parafs.pairs-of-checkpoint-open");
+            let covers = if open { Covers::Nothing } else { Covers::All };
+            self.flush(cx, covers).await?;
         }
         let foot_at = place + (all.len() / SECTOR) as u64;
         let mut written = self.medium.write_meta(cx, foot_at, &foot).await;
         if written.is_ok() && !mutant!("parafs.checkpoint-unflushed") {
-            written = self.flush(cx).await;
+            written = self.flush(cx, Covers::Nothing).await;
         }
         // It may count, or not: another try would change what it needs if it does.
         written.map_err(|e| FsError::ReadOnly(format!("a checkpoint may be there or not: {e}")))

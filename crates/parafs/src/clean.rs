@@ -48,6 +48,34 @@ enum Moved {
     Page(Nid, u64),
 }
 
+/// Cleaning ends after so many rounds in a row that win nothing.
+const VAIN_ROUNDS: u32 = 8;
+
+/// Tells cleaning that wins room from one that goes in circles: where pages have pairs, the padding
+/// of a round's checkpoint can take all that the round has won.
+#[derive(Default)]
+struct Progress {
+    /// The most free pages after any round since a write or an fsync was last given one.
+    best: u64,
+    /// [`State::taken`] at the last round that counted as progress.
+    taken: u64,
+    /// Rounds without progress since then.
+    vain: u32,
+}
+
+impl Progress {
+    /// Counts a round of cleaning that leaves `free` pages. `taken` is [`State::taken`] now. True if
+    /// the last [`VAIN_ROUNDS`] rounds have won nothing.
+    fn is_in_vain(&mut self, free: u64, taken: u64) -> bool {
+        if free > self.best || taken != self.taken {
+            *self = Progress { best: free, taken, vain: 0 };
+        } else {
+            self.vain += 1;
+        }
+        self.vain >= VAIN_ROUNDS && !mutant!("parafs.cleans-in-circles")
+    }
+}
+
 impl State {
     /// Nodes that fsyncs have written since the last checkpoint. A mount behind a power cut makes all
     /// of them dirty, and its checkpoint has to have room for them.
@@ -88,7 +116,7 @@ impl State {
         let pages = u64::from(self.layout.shape.segment_pages);
         let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
         let dirty = nodes + self.along.len() as u64 + self.dirty_entries();
-        let lacks = |heat: &Heat| self.segments.heat_has_begun(*heat) < dirty;
+        let lacks = |heat: &Heat| self.segments.heat_keeps(*heat) < dirty;
         let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
         let segments = match lacking {
             0 => 0,
@@ -322,17 +350,17 @@ impl Fs {
             let before = {
                 let mut s = self.lock();
                 s.cleaning = true;
-                s.stats.trims
+                s.taken
             };
             let outcome = self.clean(cx, kept).await;
-            let trims = {
+            let taken = {
                 let mut s = self.lock();
                 s.cleaning = false;
-                s.stats.trims
+                s.taken
             };
             self.changed.wake(cx);
             // What was won others have taken: there may be more.
-            if outcome != Err(FsError::NoSpace) || trims == before {
+            if outcome != Err(FsError::NoSpace) || taken == before {
                 return outcome;
             }
         }
@@ -354,6 +382,7 @@ impl Fs {
     async fn clean(self: &Arc<Fs>, cx: &Cx, kept: u32) -> Result<()> {
         let one = self.options.cleaners == Cleaners::One;
         let mut before = None;
+        let mut progress = Progress::default();
         loop {
             let (free, wanted, low, empty, trims) = {
                 let s = self.lock();
@@ -374,11 +403,14 @@ impl Fs {
                 continue;
             }
             // Each time round something must be won, if only a few pages that heads have more.
-            let now = {
+            let (now, taken) = {
                 let s = self.lock();
-                (free + trims, s.segments.valid(), s.segments.heads_have())
+                ((free + trims, s.segments.valid(), s.segments.heads_have()), s.taken)
             };
-            if before.replace(now) == Some(now) && empty == 0 {
+            let is_idle = before.replace(now) == Some(now) && empty == 0;
+            let pages = u64::from(self.sb.layout.shape.segment_pages);
+            let room = u64::from(free + trims) * pages + now.2;
+            if is_idle || progress.is_in_vain(room, taken) {
                 return if free > kept { Ok(()) } else { Err(FsError::NoSpace) };
             }
             let emptied = match one {
@@ -495,5 +527,30 @@ impl Fs {
             s.stats.victim_valid_pages += valid;
         }
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The round at which cleaning ends; 0 if it goes on. Each round gives the pages that are free
+    /// after it, and the pages that writes and fsyncs were given until then.
+    fn ends(rounds: impl IntoIterator<Item = (u64, u64)>) -> usize {
+        let mut progress = Progress::default();
+        let vain = |(free, taken)| progress.is_in_vain(free, taken);
+        rounds.into_iter().map(vain).position(|ends| ends).map_or(0, |at| at + 1)
+    }
+
+    #[test]
+    fn cleaning_in_circles_ends() {
+        let circle = (0..100).map(|round| (20 + 7 * (round % 3), 0));
+        assert_eq!(ends(circle), 3 + VAIN_ROUNDS as usize);
+    }
+
+    #[test]
+    fn cleaning_goes_on_while_it_wins_or_others_take() {
+        assert_eq!(ends((0..100).map(|round| (20 + round / 5, 0))), 0);
+        assert_eq!(ends((0..100).map(|round| (20 - round % 3, round / 5))), 0);
     }
 }

@@ -112,6 +112,8 @@ pub struct Fs {
     pub(crate) sb: Superblock,
     pub(crate) options: Options,
     pub(crate) channels: Arc<Channels>,
+    /// A torn program may take pages along that were there before.
+    pub(crate) has_pairs: bool,
     pub(crate) state: Mutex<State>,
     /// Something has changed that somebody may wait for.
     pub(crate) changed: Notify,
@@ -186,6 +188,9 @@ impl Fs {
         let turn = self.channels.write(cx, addr).await;
         let written = self.medium.write(cx, &self.sb.layout, addr, content).await;
         self.channels.leave(cx, turn);
+        if self.has_pairs {
+            self.note_programmed(cx, addr, written.is_ok());
+        }
         written
     }
 

@@ -31,6 +31,7 @@ mod nat;
 mod nodes;
 mod ops;
 mod pages;
+mod pairs;
 mod policy;
 mod recover;
 mod repair;

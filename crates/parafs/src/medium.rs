@@ -74,12 +74,6 @@ impl Medium {
             Medium::Linear(device) => device.info().content_bytes,
             Medium::Flash(flash) => {
                 let info = flash.sftl.info();
-                if info.pair_sectors > 0 {
-                    return Some(
-                        "the flash loses pages with their pairs when the power goes (pair_damage); \
-                         a medium without that is needed",
-                    );
-                }
                 if (1..=crate::format::HEADS).contains(&info.open_segments) {
                     return Some("the flash allows fewer open blocks of a channel than its heads");
                 }
@@ -196,6 +190,26 @@ impl Medium {
         flash.sftl.settle(cx, how).await.map(drop).map_err(|e| of_flash(&e))
     }
 
+    /// How many pages must be programmed behind a page before no torn program can take it along; 0
+    /// where none can at any time.
+    pub(crate) fn pair_pages(&self) -> u32 {
+        match self {
+            Medium::Linear(_) => 0,
+            Medium::Flash(flash) => {
+                let info = flash.sftl.info();
+                info.pair_sectors.div_ceil(info.page_sectors)
+            }
+        }
+    }
+
+    /// A page of the segment could not be written, so that none behind it can be.
+    pub(crate) fn is_broken(&self, layout: &Layout, segment: u32) -> bool {
+        let Medium::Flash(flash) = self else { return false };
+        let (channel, block) = place(layout, segment);
+        flash.sftl.state(channel, block) == SegmentState::Failed
+            || flash.shared.broken.lock().contains(&segment)
+    }
+
     /// Segments that a head fills at a time: each PU of a channel has one.
     pub(crate) fn lanes(&self, layout: &Layout) -> u32 {
         match self {
@@ -305,8 +319,24 @@ impl Medium {
     ) -> Result<()> {
         match self {
             Medium::Linear(device) => write(cx, &**device, sector_of(layout, addr), content).await,
-            Medium::Flash(flash) => flash.write(cx, layout, addr, content).await,
+            Medium::Flash(flash) => flash.in_order(cx, layout, addr, Load::Page(content)).await,
         }
+    }
+
+    /// Writes padding over so many pages of the log, of one segment: they read as zeros. A block device
+    /// needs none.
+    pub(crate) async fn pad(&self, cx: &Cx, layout: &Layout, addr: Addr, pages: u32) -> Result<()> {
+        let Medium::Flash(flash) = self else { return Ok(()) };
+        let sectors = pages * layout.shape.page_sectors;
+        flash.in_order(cx, layout, addr, Load::Padding(sectors)).await
+    }
+
+    /// Closes the page pairs of a segment that takes no more pages, also where one could not be
+    /// written.
+    pub(crate) async fn seal(&self, cx: &Cx, layout: &Layout, segment: u32) -> Result<()> {
+        let Medium::Flash(flash) = self else { return Ok(()) };
+        let (channel, block) = place(layout, segment);
+        flash.sftl.seal(cx, channel, block).await.map_err(|e| of_flash(&e))
     }
 
     /// Says that a segment's content is not needed any more; on flash it is erased then.
@@ -344,6 +374,13 @@ impl Medium {
         }
         self.meta().start(cx, Io::flush()).await.map_err(|e| said(&e))
     }
+}
+
+/// What goes to the next pages of a segment.
+enum Load<'c> {
+    Page(&'c [u8]),
+    /// So many sectors.
+    Padding(u32),
 }
 
 /// What was written to a segment.
@@ -385,8 +422,8 @@ impl Flash {
         })
     }
 
-    /// Flash is written in order: a page waits for those before it, which others send.
-    async fn write(&self, cx: &Cx, layout: &Layout, addr: Addr, content: &[u8]) -> Result<()> {
+    /// Flash is written in order: what goes to a page waits for those before it, which others send.
+    async fn in_order(&self, cx: &Cx, layout: &Layout, addr: Addr, load: Load<'_>) -> Result<()> {
         let (segment, page) = layout.segment_of(addr);
         let (channel, block) = place(layout, segment);
         let first = page * layout.shape.page_sectors;
@@ -401,10 +438,19 @@ impl Flash {
             order.moved.wake(cx);
             return Err(FsError::Io(format!("segment {segment} takes no more pages")));
         }
-        let content = Sectors::One(content);
-        let append = sftl.append(cx, channel, block, first, content, Cause::User, true);
-        order.moved.wake(cx);
-        let done = append.await;
+        let done = match load {
+            Load::Page(content) => {
+                let content = Sectors::One(content);
+                let append = sftl.append(cx, channel, block, first, content, Cause::User, true);
+                order.moved.wake(cx);
+                append.await
+            }
+            Load::Padding(sectors) => {
+                let append = sftl.append_padding(cx, channel, block, first, sectors);
+                order.moved.wake(cx);
+                append.await
+            }
+        };
         if done.is_err() {
             order.broken.lock().insert(segment);
             order.moved.wake(cx);

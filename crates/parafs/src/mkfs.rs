@@ -34,11 +34,15 @@ pub struct Make {
     pub gid: u32,
 }
 
-/// Segments that files can't have: those that heads fill, and one twentieth to clean with.
-fn reserved(layout: &Layout, lanes: u32) -> u32 {
+/// Segments that files can't have: those that heads fill, one twentieth to clean with, and, where
+/// pages have pairs, the padding that a checkpoint writes to each head.
+fn reserved(medium: &Medium, layout: &Layout) -> u32 {
     let shape = &layout.shape;
+    let lanes = medium.lanes(layout);
     let heads = shape.regions * HEADS * (lanes + layout.assigned());
-    heads + (shape.segments() / 20).max(6) + shape.regions.min(8)
+    let padding =
+        (shape.regions * HEADS * lanes * medium.pair_pages()).div_ceil(shape.segment_pages);
+    heads + padding + (shape.segments() / 20).max(6) + shape.regions.min(8)
 }
 
 /// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where there is no
@@ -49,7 +53,7 @@ pub fn spare_most(medium: &Medium, layout: &Layout) -> Option<u32> {
 
 /// Segments that files and their nodes can have, where none are spare but those that it needs.
 pub fn segments_for_files(medium: &Medium, layout: &Layout) -> u32 {
-    layout.shape.segments().saturating_sub(reserved(layout, medium.lanes(layout)))
+    layout.shape.segments().saturating_sub(reserved(medium, layout))
 }
 
 /// Segments for files, at least.
@@ -112,7 +116,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         true => 0,
         false => first_version(cx, &medium, now).await,
     };
-    let reserved_segments = reserved(&layout, medium.lanes(&layout)) + make.spare_segments;
+    let reserved_segments = reserved(&medium, &layout) + make.spare_segments;
     let sb = Superblock {
         layout,
         major: MAJOR,
@@ -155,6 +159,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let channels = Arc::new(Channels::new(Schedule::default(), layout, medium.clone()));
     let mut segments = Segments::new(layout, channels.clone());
     segments.lanes = medium.lanes(&layout);
+    segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));
     state.nat.bring(0, none());
@@ -179,6 +184,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         sb: sb.clone(),
         options: Options::default(),
         channels,
+        has_pairs: medium.pair_pages() > 0,
         state: Mutex::new(state),
         changed: Notify::new(),
     };

@@ -13,6 +13,7 @@ use crate::format::{
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::{Medium, Written};
 use crate::nat::Nat;
+use crate::pairs::Covers;
 use crate::recover::{self, Look};
 use crate::segments::Segments;
 use crate::state::State;
@@ -246,6 +247,7 @@ async fn load(
     let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
     let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
     (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
+    segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = pack.age;
     let age_before = pack.age;
@@ -331,11 +333,12 @@ impl Fs {
         }
         let (channels, state) = load(cx, &medium, &options, &sb, &pack).await?;
         let (state, changed) = (Mutex::new(state), Notify::new());
-        let fs = Arc::new(Fs { medium, sb, options, channels, state, changed });
+        let has_pairs = medium.pair_pages() > 0;
+        let fs = Arc::new(Fs { medium, sb, options, channels, has_pairs, state, changed });
         // Whoever was killed may have left what can be read and is not durable, its last checkpoint, too. What
         // is written from now on goes by that.
         if !mutant!("parafs.mount-unflushed") {
-            fs.flush(cx).await?;
+            fs.flush(cx, Covers::Nothing).await?;
         }
         let mut recovered = Recovered { clean: pack.clean, ..Recovered::default() };
         let (mut rolled, unnamed) = (None, fs.lock().segments.without_content());

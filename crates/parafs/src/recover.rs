@@ -16,6 +16,7 @@ use crate::fs::Fs;
 use crate::medium::{Medium, Written};
 use crate::mount::Recovered;
 use crate::nodes::{is_dir, is_file};
+use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{State, Step, Stop};
 use flashlane_base::mutant;
@@ -259,12 +260,13 @@ pub(crate) async fn settle(cx: &Cx, fs: &Arc<Fs>, rolled: &Rolled) -> Result<boo
     };
     let at = fs.sb.layout.window + number;
     fs.medium.write_meta(cx, at, &sector.encode(number)).await?;
-    fs.flush(cx).await?;
+    fs.flush(cx, Covers::Nothing).await?;
     Ok(true)
 }
 
 /// A checkpoint that says that all is unmounted, and the other one is not whole: that may have been the newer
-/// one. Its heads went on where these are, and a node there is of a later checkpoint then.
+/// one. Its heads went on where these are, and a node there is of a later checkpoint then. Where pages have
+/// pairs a mount gives each head a new segment, and the update window names that.
 pub(crate) async fn is_last(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> Result<()> {
     let layout = sb.layout;
     for (segment, page) in with_nodes(&pack.heads, &[], layout.shape.segments()) {

@@ -3,7 +3,8 @@
 //! Owns: a repair from end to end. Promises: all of it is one checkpoint of a file system that was put
 //! together in memory, so a power cut leaves what was there or what is mended; a file that a name
 //! leads to keeps it; a file without a name gets the one that it had in a damaged directory, or one
-//! in /lost+found; fsyncs after the checkpoint are taken as by a mount. Never: writes over what an fsync has written before that checkpoint is durable.
+//! in /lost+found; fsyncs after the checkpoint are taken as by a mount. Never: writes over what an
+//! fsync has written before that checkpoint is durable.
 
 use crate::channels::{Channels, Schedule};
 use crate::dir::check_name;
@@ -161,6 +162,7 @@ async fn write(
         sb: m.sb.clone(),
         options: Options::default(),
         channels: channels.clone(),
+        has_pairs: medium.pair_pages() > 0,
         state: Mutex::new(state(medium, channels, &m)?),
         changed: Notify::new(),
     };
@@ -214,6 +216,7 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
     let heads = vec![Heads::default(); (shape.regions * HEADS) as usize];
     let mut segments = Segments::load(layout, channels, entries, &heads)?;
     segments.lanes = medium.lanes(&layout);
+    segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = m.pack.age;
     if !m.pack.clean && !mutant!("parafs.repair-overwrites") {

@@ -15,7 +15,7 @@ use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
 use flashlane_base::mutant;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// How soon a page is expected to be overwritten, and what it is (F2FS, FAST '15, table 1).
@@ -108,6 +108,30 @@ struct Head {
     next: VecDeque<u32>,
 }
 
+/// What was programmed in a segment, of this mount.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    /// Behind the last page that is not padding.
+    content: u32,
+    /// Behind the last page.
+    programmed: u32,
+    /// Somebody closes the pairs behind what a head has left.
+    sealing: bool,
+}
+
+/// What it takes to close the pairs of a segment up to a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// They are closed.
+    Nothing,
+    /// Padding of so many pages from this one on, which no head gives to anybody any more.
+    Pad(Addr, u32),
+    /// What others write behind it.
+    Wait,
+    /// No head fills it any more: its block is padded.
+    Seal,
+}
+
 pub(crate) struct Segments {
     layout: Layout,
     all: Vec<Segment>,
@@ -132,6 +156,10 @@ pub(crate) struct Segments {
     pub(crate) allocation: Allocation,
     /// Segments that a head fills at a time: on flash each PU of a channel has one.
     pub(crate) lanes: u32,
+    /// See [`crate::medium::Medium::pair_pages`].
+    pub(crate) pair_pages: u32,
+    /// What was programmed in segments since their last trim, where pages have pairs.
+    tails: BTreeMap<u32, Tail>,
     channels: Arc<Channels>,
 }
 
@@ -169,6 +197,8 @@ impl Segments {
             age: 0,
             allocation: Allocation::default(),
             lanes: 1,
+            pair_pages: 0,
+            tails: BTreeMap::new(),
             channels,
         }
     }
@@ -328,6 +358,16 @@ impl Segments {
     pub(crate) fn heat_has_begun(&self, heat: Heat) -> u64 {
         let regions = 0..self.layout.shape.regions;
         regions.map(|region| self.head_has_begun(&self.heads[self.head(region, heat)])).sum()
+    }
+
+    /// The same without what an fsync may pad there before somebody takes it.
+    pub(crate) fn heat_keeps(&self, heat: Heat) -> u64 {
+        let pages = self.layout.shape.segment_pages;
+        let keeps =
+            |(_, next): &(u32, u32)| u64::from((pages - next).saturating_sub(self.pair_pages));
+        let regions = 0..self.layout.shape.regions;
+        let heads = regions.map(|region| &self.heads[self.head(region, heat)]);
+        heads.flat_map(|head| &head.open).map(keeps).sum()
     }
 
     /// Segments without content, of all regions.
@@ -495,6 +535,96 @@ impl Segments {
         let addr = self.layout.addr(segment, page);
         self.channels.place(addr);
         addr
+    }
+
+    /// Pages were programmed, padding or not, and all before them in their segment. Who writes them may
+    /// say so in any order. It is called where pages have pairs only.
+    pub(crate) fn programmed(&mut self, addr: Addr, pages: u32, padding: bool) {
+        let (segment, page) = self.layout.segment_of(addr);
+        let end = page + pages;
+        let none = Tail { content: 0, programmed: 0, sealing: false };
+        let tail = self.tails.entry(segment).or_insert(none);
+        tail.programmed = tail.programmed.max(end);
+        if !padding {
+            tail.content = tail.content.max(end);
+        }
+    }
+
+    /// Segments with content in open page pairs, and behind which page of each that is.
+    pub(crate) fn in_open_pairs(&self) -> BTreeMap<u32, u32> {
+        let all = self.tails.iter().map(|(segment, tail)| (*segment, tail.content));
+        all.filter(|(segment, end)| !self.is_closed(*segment, *end)).collect()
+    }
+
+    /// No torn program can take a page along that lies before this one in the segment.
+    pub(crate) fn is_closed(&self, segment: u32, end: u32) -> bool {
+        let full = self.layout.shape.segment_pages;
+        let behind = |tail: &Tail| (end.min(tail.content) + self.pair_pages).min(full);
+        self.tails.get(&segment).is_none_or(|tail| tail.programmed >= behind(tail))
+    }
+
+    /// Behind which page padding must reach so that no torn program can take a page along that lies
+    /// before `end`; nothing where none can.
+    fn pairs_end(&self, segment: u32, end: u32) -> Option<u32> {
+        // What leaves with a checkpoint nobody relies on.
+        let in_use = matches!(self.all[segment as usize].used, Use::Open | Use::Full);
+        let tail = self.tails.get(&segment).filter(|_| in_use && !self.is_closed(segment, end))?;
+        let full = self.layout.shape.segment_pages;
+        Some((end.min(tail.content) + self.pair_pages).min(full))
+    }
+
+    /// What is to be done so that no torn program can take a page along that lies before `end` in the
+    /// segment. `broken`: it takes no more pages.
+    pub(crate) fn close_pairs(&mut self, segment: u32, end: u32, broken: bool) -> Close {
+        let Some(target) = self.pairs_end(segment, end) else { return Close::Nothing };
+        if broken {
+            self.give_up(self.layout.addr(segment, 0));
+        }
+        let place = |head: &Head| head.open.iter().position(|(open, _)| *open == segment);
+        let mut heads = self.heads.iter().enumerate();
+        let found = heads.find_map(|(head, of)| Some((head, place(of)?)));
+        let Some((head, at)) = found else {
+            if !self.may_seal(segment, broken) {
+                return Close::Wait;
+            }
+            self.tails.entry(segment).and_modify(|tail| tail.sealing = true);
+            self.all[segment as usize].pending += 1;
+            return Close::Seal;
+        };
+        let next = self.heads[head].open[at].1;
+        if next >= target {
+            return Close::Wait;
+        }
+        self.heads[head].open[at].1 = target;
+        self.all[segment as usize].pending += 1;
+        if target == self.layout.shape.segment_pages {
+            self.close(head, segment);
+        }
+        let addr = self.layout.addr(segment, next);
+        self.channels.place(addr);
+        Close::Pad(addr, target - next)
+    }
+
+    /// Nobody writes to it any more, or closes its pairs. Of one that is full the rest may be on its
+    /// way.
+    fn may_seal(&self, segment: u32, broken: bool) -> bool {
+        let sealing = self.tails.get(&segment).is_some_and(|tail| tail.sealing);
+        !sealing && (broken || self.all[segment as usize].pending == 0)
+    }
+
+    /// Something has changed for who was told to wait ([`Close::Wait`]).
+    pub(crate) fn goes_on(&self, segment: u32, end: u32, broken: bool) -> bool {
+        self.pairs_end(segment, end).is_none() || self.may_seal(segment, broken)
+    }
+
+    /// The block of a segment was padded behind all that it has, if that worked.
+    pub(crate) fn sealed(&mut self, segment: u32, worked: bool) {
+        let full = self.layout.shape.segment_pages;
+        if let Some(tail) = self.tails.get_mut(&segment) {
+            tail.sealing = false;
+            tail.programmed = if worked { full } else { tail.programmed };
+        }
+        self.arrived(self.layout.addr(segment, 0));
     }
 
     /// A head lets go of a segment that it fills.
@@ -690,6 +820,7 @@ impl Segments {
     pub(crate) fn trimmed(&mut self, segment: u32, worked: bool) {
         let s = &mut self.all[segment as usize];
         (s.owners, s.unsaved, s.asked, s.unread) = (None, false, false, false);
+        self.tails.remove(&segment);
         self.set_used(segment, if worked { Use::Free } else { Use::Dead });
     }
 

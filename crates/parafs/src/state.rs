@@ -95,6 +95,9 @@ pub(crate) struct State {
     pub(crate) young: BTreeSet<Nid>,
     /// Files with pages that may not be durable yet, and when the last one was written.
     pub(crate) unflushed: BTreeMap<Nid, u64>,
+    /// Where pages and fsynced nodes of files lie whose page pairs may be open: in which segments, and
+    /// behind which page of each. Nothing where pages have no pairs.
+    pub(crate) in_pairs: BTreeMap<Nid, BTreeMap<u32, u32>>,
     /// Files whose nodes are on their way to the medium for an fsync.
     pub(crate) syncing: BTreeSet<Nid>,
     /// The last checkpoint.
@@ -118,6 +121,8 @@ pub(crate) struct State {
     pub(crate) ending: bool,
     /// How often somebody has asked for something.
     pub(crate) asks: u64,
+    /// Pages that writes and fsyncs were given, not those of cleaners and checkpoints.
+    pub(crate) taken: u64,
     /// When it was mounted, and how old it was then, in seconds.
     pub(crate) mounted_at: Ns,
     pub(crate) age_before: u64,
@@ -188,6 +193,7 @@ impl State {
             along: BTreeSet::new(),
             young: BTreeSet::new(),
             unflushed: BTreeMap::new(),
+            in_pairs: BTreeMap::new(),
             syncing: BTreeSet::new(),
             version: 0,
             nat_copies: vec![0; (layout.nat_sectors as usize).div_ceil(8)],
@@ -200,6 +206,7 @@ impl State {
             tidying: false,
             ending: false,
             asks: 0,
+            taken: 0,
             mounted_at: Ns::ZERO,
             age_before: 0,
             cold_nodes: BTreeSet::new(),

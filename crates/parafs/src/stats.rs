@@ -13,6 +13,8 @@ counters! {
         fsync_nodes: u64, Sum, "pages", [];
         /// Nodes that checkpoints have written.
         checkpoint_nodes: u64, Sum, "pages", [];
+        /// Padding behind what was made durable, where pages have pairs.
+        padding_pages: u64, Sum, "pages", [];
         /// Written in place: tables, summaries, checkpoints.
         meta_sectors: u64, Sum, "sectors", [];
         /// Read from the log.

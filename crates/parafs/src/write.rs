@@ -14,6 +14,7 @@ use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, is_dir, is_file};
 use crate::pages::PageIs;
+use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -103,7 +104,10 @@ impl State {
         self.pages.begin(ino, index);
         self.pages_in_flight += 1;
         match by {
-            By::Anybody | By::Promised => self.stats.data_pages += 1,
+            By::Anybody | By::Promised => {
+                self.stats.data_pages += 1;
+                self.taken += 1;
+            }
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
         Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
@@ -139,6 +143,7 @@ impl State {
         self.segments.set_valid(addr);
         let now = self.tick();
         self.unflushed.insert(ino, now);
+        self.note_in_pairs(ino, addr);
         self.pages.end(ino, index, write.is, true);
         Ok(())
     }
@@ -440,11 +445,18 @@ impl Fs {
         }
     }
 
-    /// Makes everything durable that was acknowledged.
-    pub(crate) async fn flush(&self, cx: &Cx) -> Result<()> {
+    /// Makes everything durable that was acknowledged; where pages have pairs what this `covers`.
+    pub(crate) async fn flush(self: &Arc<Fs>, cx: &Cx, covers: Covers<'_>) -> Result<()> {
         let since = self.lock().tick();
+        if self.has_pairs {
+            self.close_pairs(cx, covers).await?;
+        }
         self.medium.flush(cx).await?;
-        self.lock().unflushed.retain(|_, written| *written > since);
+        let mut s = self.lock();
+        match self.has_pairs {
+            true => s.forget_closed(since),
+            false => s.unflushed.retain(|_, written| *written > since),
+        }
         Ok(())
     }
 
@@ -515,7 +527,7 @@ impl Fs {
             // older ones with them. Pages that others write meanwhile are named by what comes later.
             let late = self.options.ordered_fsync && self.lock().unflushed.contains_key(&ino);
             if late && !mutant!("parafs.fsync-unordered") {
-                self.flush(cx).await?;
+                self.flush(cx, Covers::File(ino)).await?;
                 if mutant!("parafs.fsync-waits-for-others")
                     && self.lock().unflushed.contains_key(&ino)
                 {
@@ -546,6 +558,7 @@ impl Fs {
             {
                 let mut s = self.lock();
                 s.stats.fsync_nodes += batch.len() as u64;
+                s.taken += batch.len() as u64;
                 s.batch_nodes += batch.len() as u64;
             }
             let results = self.send(cx, batch.iter().map(|(_, sent)| sent)).await;
@@ -554,6 +567,7 @@ impl Fs {
                 let mut s = self.lock();
                 for ((nid, sent), result) in batch.iter().zip(results) {
                     s.node_sent(*nid, sent.addr, result.is_ok());
+                    s.note_in_pairs(ino, sent.addr);
                     outcome = outcome.and(result);
                 }
                 if outcome.is_err() {
@@ -565,7 +579,9 @@ impl Fs {
             }
             outcome?;
             if !mutant!("parafs.fsync-unflushed") {
-                self.flush(cx).await?;
+                let nodes = mutant!("parafs.pairs-of-nodes-open");
+                let covers = if nodes { Covers::Nothing } else { Covers::File(ino) };
+                self.flush(cx, covers).await?;
             }
             return Ok(true);
         }

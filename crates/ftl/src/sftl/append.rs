@@ -3,7 +3,8 @@
 //! Owns: the order of a segment's sectors, pieces of vectors, what becomes of a failed program. Promises:
 //! sectors are reserved and sent in the call, so appends of one segment go to the device in the order
 //! of the calls; one that has completed well is on the medium (behind its pair, where pages are paired);
-//! no program is sent behind one that the device did not take. Never: writes on behind a failed program.
+//! no program is sent behind one that the device did not take. Never: writes on behind a failed program,
+//! but padding that closes the pairs of what was there.
 //!
 //! A failed program leaves the segment as full: what is there can be read. Its block is noted in the ledger
 //! before the append says so, since the device would give it out again as good.
@@ -87,6 +88,27 @@ impl Sftl {
         async move { self.landed(cx, sent?).await }
     }
 
+    /// Programs padding over `n` sectors from the write pointer on, which is `first_sector`, and moves
+    /// it in the call: they read as zeros. It is for a file system that knows how far its pairs are open.
+    ///
+    /// # Errors
+    /// As [`Sftl::append`].
+    pub fn append_padding<'a>(
+        &'a self,
+        cx: &'a Cx,
+        channel: u32,
+        segment: u32,
+        first_sector: u32,
+        n: u32,
+    ) -> impl Future<Output = Result<(), SftlError>> + use<'a> {
+        let (at, cause) = ((channel, segment), Cause::PaddingPair);
+        let mut map = self.map.lock();
+        let sent = self.begin(&mut map, at, first_sector, n);
+        let sent = sent.map(|()| self.send(cx, &mut map, at, n, Load::Padding, cause));
+        drop(map);
+        async move { self.landed(cx, sent?).await }
+    }
+
     /// Pads the segment until the pairs of what it holds are closed, where pages are paired; the write
     /// pointer then.
     ///
@@ -135,6 +157,49 @@ impl Sftl {
                 Some(s) => Ok(s.pointer()),
                 None => Ok(0),
             }
+        }
+    }
+
+    /// Closes the pairs of a segment that nobody appends to any more, also where a program has failed:
+    /// its chunk is padded behind that then, unless the device has closed it.
+    ///
+    /// # Errors
+    /// The medium, or the host, took too little padding.
+    pub async fn seal(&self, cx: &Cx, channel: u32, segment: u32) -> Result<(), SftlError> {
+        let still = || {
+            let map = self.map.lock();
+            map.segment(channel, segment).is_none_or(|s| s.flights.is_empty())
+        };
+        self.changed.wait(cx, still).await;
+        let block = {
+            let mut map = self.map.lock();
+            let usable = |s: &&Segment| s.phase == Phase::Usable && s.block.is_some();
+            let held = map.segment(channel, segment).filter(usable);
+            match held.is_some_and(|s| s.failed) && self.info.pair_sectors > 0 {
+                true => {
+                    // A trim waits as for a read.
+                    map.segment_mut(channel, segment).readers += 1;
+                    Some(map.block_of(channel, segment).1)
+                }
+                false => None,
+            }
+        };
+        let Some(block) = block else {
+            return self.close_pairs(cx, channel, segment).await.map(drop);
+        };
+        let (place, behind) = ((block.pu, block.chunk), self.info.pair_sectors);
+        let is = || self.device.chunk_report(block.pu, block.chunk, 1).first().copied();
+        let end = is().map_or(0, |info| info.write_pointer.saturating_add(behind));
+        if !mutant!("sftl.failed-pairs-open") {
+            self.pad(cx, place, behind, Cause::PaddingPair).await;
+        }
+        self.map.lock().segment_mut(channel, segment).readers -= 1;
+        self.changed.wake(cx);
+        match is() {
+            Some(info) if info.state == ChunkState::Open && info.write_pointer < end => {
+                Err(SftlError::Failed { channel, segment })
+            }
+            _ => Ok(()),
         }
     }
 

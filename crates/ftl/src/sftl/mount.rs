@@ -41,6 +41,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Generation in the records of what a mount pads. The first block of all has it, too: its padding
+/// says as little.
+pub(super) const PADDED_BY_MOUNT: u64 = 1;
+
 /// Why S-FTL can't be mounted. Nothing on the medium was changed but padding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -105,7 +109,7 @@ struct Seen {
     padded: Vec<Range<u32>>,
     /// Behind its last sector that is not padding.
     data_end: u32,
-    /// One past the last sector that is not padding and whose record was read.
+    /// One past the last sector whose record was read, and that no mount has padded.
     read_end: u32,
     foreign: Option<(u32, u64)>,
     host_failed: Option<u32>,
@@ -281,10 +285,16 @@ impl Sftl {
     /// Takes in the record of a sector; nothing where it can't be read.
     fn note(&self, seen: &mut Seen, sector: u32, record: Option<(u64, u64)>) {
         match record {
-            Some((LBA_PADDING, _)) => match seen.padded.last_mut() {
-                Some(last) if last.end == sector => last.end = sector + 1,
-                _ => seen.padded.push(sector..sector + 1),
-            },
+            Some((LBA_PADDING, generation)) => {
+                // What was before it was programmed. A mount pads behind what a cut has torn.
+                if generation != PADDED_BY_MOUNT && !mutant!("sftl.padding-tells-nothing") {
+                    seen.read_end = sector + 1;
+                }
+                match seen.padded.last_mut() {
+                    Some(last) if last.end == sector => last.end = sector + 1,
+                    _ => seen.padded.push(sector..sector + 1),
+                }
+            }
             Some((lba, generation)) => {
                 (seen.data_end, seen.read_end) = (sector + 1, sector + 1);
                 let full = u64::from(self.info.segment_sectors);
@@ -555,7 +565,8 @@ fn fill(me: &Sftl, seen: Vec<Seen>, winners: &BTreeMap<u64, usize>) {
             };
             let failed = me.ledger.marked(s.pu, s.chunk) == Mark::Failed;
             let cause = if failed { Doubt::Failed } else { Doubt::Unread };
-            map.doubts.push(me.doubt(s.pu, s.chunk, s.data_end, cause));
+            // Padding that no mount has written says that what is before it was programmed.
+            map.doubts.push(me.doubt(s.pu, s.chunk, s.data_end.max(s.read_end), cause));
             continue;
         }
         let Some((number, generation)) = s.owner.filter(|o| winners.get(&o.0) == Some(&i)) else {

@@ -12,6 +12,7 @@
 
 use super::ledger::Mark;
 use super::map::{BlockState, Phase};
+use super::mount::PADDED_BY_MOUNT;
 use super::{Sftl, SftlError};
 use crate::block::BlockResult;
 use crate::log::format::{LBA_PADDING, Oob};
@@ -189,7 +190,7 @@ impl Sftl {
         let end = info.write_pointer.saturating_add(n).min(self.info.segment_sectors);
         let most = VECTOR_MAX as u32 / self.info.page_sectors * self.info.page_sectors;
         let (zeros, index) = (vec![0; unit], [0; VECTOR_MAX]);
-        let oob = Oob::encode_raw(LBA_PADDING, 1, crate::kit::content_crc(&zeros));
+        let oob = Oob::encode_raw(LBA_PADDING, PADDED_BY_MOUNT, crate::kit::content_crc(&zeros));
         loop {
             // A program that fails may close the chunk, or leave it where it was.
             let Some(now) = report().filter(|i| i.state == ChunkState::Open) else { return };

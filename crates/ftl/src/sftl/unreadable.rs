@@ -45,7 +45,7 @@ pub struct Unreadable {
     pub pu: u32,
     /// Of the whole drive; 0 where all of the PU is meant.
     pub chunk: u32,
-    /// Sectors that were written, padding aside.
+    /// Sectors that were written; what a mount has padded behind them aside.
     pub sectors: u32,
     pub cause: Cause,
 }

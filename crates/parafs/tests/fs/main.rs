@@ -10,6 +10,7 @@ mod lost;
 mod model;
 mod moments;
 mod mounts;
+mod pairs;
 mod parallel;
 mod planted;
 mod room;

@@ -396,8 +396,8 @@ impl OnFlash {
         let faulty = failing == Failing::Now;
         // Where units vanish most devices have flush records, as drives on an image have.
         let records = failing == Failing::Later && !seed.is_multiple_of(4);
-        // Pages that take others along are refused (`medium.rs::refusal`).
-        spec.cells.pair_damage = false;
+        // Three of four devices that could have page pairs have them.
+        spec.cells.pair_damage &= Rng::stream(seed, "testkit.files.pairs", 0).below(4) > 0;
         options.store = StoreKind::Memory;
         if Rng::stream(seed, "testkit.files.buffer", 0).below(3) == 0 {
             devices::with_buffer(seed, &mut spec);

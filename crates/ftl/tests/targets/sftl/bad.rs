@@ -118,6 +118,32 @@ fn a_first_program_that_failed_hides_nothing() {
     });
 }
 
+/// A block in which a program failed is padded behind it, so that the pairs of what it holds are
+/// closed. One that the device has closed takes no padding.
+#[test]
+fn pairs_of_a_block_in_which_a_program_failed_are_closed() {
+    for (kind, closes) in [("write_next_unit", true), ("early_close", false)] {
+        let drive =
+            Drive::new(&paired(), "[[fault]]\nkind = \"read_high_ecc\"\ncount = 1000000000\n");
+        let theirs = drive.clone();
+        drive.created(move |cx, ftl| async move {
+            let layer: Arc<dyn Layer> = ftl.clone();
+            let chunk = layer.settings()["meta_chunks"].as_u64().expect("it is kept") as u32;
+            let pointer = || theirs.ssd.chunk_report(0, chunk, 1)[0].write_pointer;
+            put(&ftl, &cx, A, 1, 4).await.expect("an append");
+            fail(&theirs, kind, "pu = 0");
+            assert!(put(&ftl, &cx, A, 1, 4).await.is_err());
+            theirs.ssd.forgive();
+            let before = pointer();
+            ftl.seal(&cx, 0, 0).await.expect("there is room");
+            let padded = if closes { ftl.info().pair_sectors } else { 0 };
+            assert!(before >= 4 && pointer() == before + padded, "{kind}: {before}, {}", pointer());
+            assert_eq!(get(&ftl, &cx, A, 0, 4).await, Ok(run_of(A, 1, 0, 4, 8)));
+            ftl.trim(&cx, 0, 0).await.expect("nobody reads it any more");
+        });
+    }
+}
+
 /// Behind a program that the device did not take nothing is sent.
 #[test]
 fn what_flies_behind_a_failed_program_is_told() {
