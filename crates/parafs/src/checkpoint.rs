@@ -11,9 +11,11 @@
 //! are written, so directories are durable before.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Batch, NatSector, Nid, Owner, Pack, SECTOR, SitSector};
+use crate::format::{
+    Addr, Batch, NatSector, Nid, NodePage, Owner, Pack, SECTOR, Share, SitSector,
+};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
-use crate::nodes::{Dirty, is_dir};
+use crate::nodes::{Node, is_dir};
 use crate::pages::Pages;
 use crate::pairs::Covers;
 use crate::segments::Heat;
@@ -21,15 +23,20 @@ use crate::state::{Need, State, Step, Stop};
 use crate::write::FilePage;
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
+
+/// The nodes of a page.
+type PageOfNodes = SmallVec<[Nid; 1]>;
 
 /// What a checkpoint writes, all of one moment.
 struct Moment {
     /// Pages of directories: file, page, its (number, version) in memory, where to.
     pages: Vec<(Nid, u64, (u64, u64), Sent)>,
-    nodes: Vec<(Nid, Sent)>,
+    /// Nodes: those of each page, where to.
+    nodes: Vec<(PageOfNodes, Sent)>,
     /// Summaries: segment, how many owners, its sectors.
     summaries: Vec<(u32, usize, Vec<u8>)>,
     /// Sectors of the tables, and where they go.
@@ -45,6 +52,31 @@ struct Moment {
     freed: BTreeSet<Nid>,
     nat_changed: BTreeSet<Nid>,
     sit_changed: BTreeSet<u32>,
+}
+
+/// Puts nodes together whose shares come to one page. The largest come first, each into the page with
+/// the least room that does.
+fn into_pages(mut nodes: Vec<(Nid, Share)>) -> Vec<Vec<(Nid, Share)>> {
+    const PAGE: usize = Share::PAGE as usize;
+    // A share that is larger comes before one that is smaller; of equals the order stays.
+    nodes.sort_by_key(|(_, share)| *share);
+    let mut pages: Vec<Vec<(Nid, Share)>> = Vec::new();
+    // Pages by the units that are left.
+    let mut with_room: Vec<Vec<usize>> = vec![Vec::new(); PAGE + 1];
+    for (nid, share) in nodes {
+        let units = usize::from(share.units());
+        let room = (units..=PAGE).find(|room| !with_room[*room].is_empty());
+        let (page, room) = match room.and_then(|room| Some((with_room[room].pop()?, room))) {
+            Some(found) => found,
+            None => {
+                pages.push(Vec::new());
+                (pages.len() - 1, PAGE)
+            }
+        };
+        pages[page].push((nid, share));
+        with_room[room - units].push(page);
+    }
+    pages
 }
 
 impl State {
@@ -66,9 +98,11 @@ impl State {
     /// Decides what belongs to a checkpoint.
     fn moment(&mut self, clean: bool) -> Step<Moment> {
         // All that may lack comes first.
+        self.measure();
         let along = self.pages_along()?;
         let mut owners = Vec::with_capacity(along.len());
-        let mut nodes: BTreeSet<Nid> = self.dirty_nodes.values().copied().collect();
+        let mut nodes: BTreeMap<Nid, usize> =
+            self.dirty_nodes.values().map(|nid| (*nid, 0)).collect();
         for (ino, index) in &along {
             let Some((nid, slot)) = self.find_slot(*ino, *index)? else {
                 let why = format!("no node names page {index} of directory {ino}");
@@ -76,13 +110,20 @@ impl State {
             };
             owners.push(Owner { nid, slot });
             // The node that names it changes, and the inode may.
-            nodes.extend([nid, *ino]);
+            nodes.entry(*ino).or_default();
+            let is_inode = self.node(nid)?.is_inode();
+            let at_least = nodes.entry(nid).or_default();
+            *at_least = (*at_least).max(NodePage::end_of_word(is_inode, slot));
         }
-        let mut by_heat: BTreeMap<Heat, Vec<Nid>> = BTreeMap::new();
-        for nid in &nodes {
-            self.nat.get(*nid)?;
-            by_heat.entry(self.heat_of(*nid)?).or_default().push(*nid);
+        let mut by_heat: BTreeMap<Heat, Vec<(Nid, Share)>> = BTreeMap::new();
+        for (nid, at_least) in nodes {
+            self.nat.get(nid)?;
+            let heat = self.heat_of(nid)?;
+            let share = self.share_of(&self.nodes[&nid], at_least);
+            by_heat.entry(heat).or_default().push((nid, share));
         }
+        let by_heat: BTreeMap<Heat, Vec<Vec<(Nid, Share)>>> =
+            by_heat.into_iter().map(|(heat, nodes)| (heat, into_pages(nodes))).collect();
         // What has changed is written, to the table or beside it.
         for nid in &self.nat.changed {
             self.nat.get(*nid)?;
@@ -97,7 +138,7 @@ impl State {
         if pages_in_flight || self.assigning {
             return Err(Stop::Need(Need::Quiet));
         }
-        let of_nodes = by_heat.iter().map(|(heat, nids)| (*heat, nids.len() as u64));
+        let of_nodes = by_heat.iter().map(|(heat, pages)| (*heat, pages.len() as u64));
         let wanted: Vec<_> =
             iter::once((Heat::HotData, along.len() as u64)).chain(of_nodes).collect();
         // Segments would be taken from one head for the other for ever.
@@ -131,12 +172,16 @@ impl State {
             pages.push((ino, index, is, Sent { addr, content }));
         }
         let version = self.version;
-        let mut sent = Vec::with_capacity(nodes.len());
-        for (heat, nids) in by_heat {
-            for nid in nids {
-                if self.nodes.get(&nid).is_some_and(|node| node.dirty > Dirty::Clean) {
-                    sent.push((nid, self.send_node(nid, heat, version, Batch::default())?));
-                }
+        let mut sent = Vec::new();
+        for (heat, pages) in by_heat {
+            for mut nodes in pages {
+                nodes.retain(|(nid, _)| self.nodes.get(nid).is_some_and(Node::is_dirty));
+                let page = match nodes[..] {
+                    [] => continue,
+                    [(nid, _)] => self.send_node(nid, heat, version, Batch::default())?,
+                    _ => self.send_shared(&nodes, heat, version)?,
+                };
+                sent.push((nodes.into_iter().map(|(nid, _)| nid).collect(), page));
             }
         }
         let leaving = self.segments.leave();
@@ -265,7 +310,8 @@ impl State {
     /// mount finds them: an fsync of their files takes a checkpoint.
     fn failed(&mut self, m: Moment) {
         if !mutant!("parafs.failed-checkpoint-counts") {
-            let files = m.nodes.iter().filter_map(|(nid, _)| self.nodes.get(nid));
+            let nids = m.nodes.iter().flat_map(|(nids, _)| nids);
+            let files = nids.filter_map(|nid| self.nodes.get(nid));
             self.bound.extend(files.map(|node| node.ino));
         }
         self.along.extend(m.pages.iter().map(|(ino, index, ..)| (*ino, *index)));
@@ -418,8 +464,8 @@ impl Fs {
                 }
                 outcome = outcome.and(result.clone());
             }
-            for ((nid, sent), result) in m.nodes.iter().zip(of_nodes) {
-                s.node_sent(*nid, sent.addr, result.is_ok());
+            for ((nids, sent), result) in m.nodes.iter().zip(of_nodes) {
+                s.nodes_sent(nids, sent.addr, result.is_ok());
                 outcome = outcome.and(result.clone());
             }
         }

@@ -13,7 +13,7 @@
 //! pages go to cold heads, and neither a checkpoint nor an erase follows.
 
 use crate::error::{FsError, Result};
-use crate::format::{Nid, NodePage, Owner};
+use crate::format::{Addr, Nid, NodePage, Owner};
 use crate::fs::{Cleaners, Fs, Options};
 use crate::nodes::is_dir;
 use crate::segments::Heat;
@@ -44,6 +44,8 @@ enum Moved {
     Gone,
     /// A node: it is written by the next checkpoint.
     Node,
+    /// Several nodes share it, which lie in it: they are taken out one by one.
+    Shared(Addr),
     /// A page of a file, which is dirty now.
     Page(Nid, u64),
 }
@@ -93,7 +95,7 @@ impl State {
     /// nodes of a mount.
     pub(crate) fn free_for_nodes(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let nodes = 2 * (self.dirty_nodes.len() as u64 + 16) + self.nodes_of_mount();
+        let nodes = 2 * (self.pages_of_dirty() + 16) + self.nodes_of_mount();
         (nodes + self.dirty_entries()).div_ceil(pages) as u32
     }
 
@@ -106,7 +108,7 @@ impl State {
     /// cleaning makes dirty.
     pub(crate) fn free_for_checkpoint(&self) -> u32 {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let nodes = self.dirty_nodes.len() as u64 + 32 + self.nodes_of_mount();
+        let nodes = self.pages_of_dirty() + 32 + self.nodes_of_mount();
         1 + (nodes + self.dirty_entries()).div_ceil(pages) as u32
     }
 
@@ -114,7 +116,7 @@ impl State {
     /// part of a segment only takes a whole one.
     pub(crate) fn is_sure_of_checkpoint(&self) -> bool {
         let pages = u64::from(self.layout.shape.segment_pages);
-        let nodes = 1 + self.dirty_nodes.len() as u64 + self.pages_in_flight;
+        let nodes = 1 + self.pages_of_dirty() + self.pages_in_flight;
         let dirty = nodes + self.along.len() as u64 + self.dirty_entries();
         let lacks = |heat: &Heat| self.segments.heat_keeps(*heat) < dirty;
         let lacking = Heat::OF_CHECKPOINT.iter().filter(|heat| lacks(heat)).count() as u64;
@@ -191,7 +193,9 @@ impl State {
     fn is_due(&self, dirty_nodes: usize) -> bool {
         let pages = self.reserve() / 8 * self.layout.shape.segment_pages;
         let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
-        self.dirty_nodes.len() > dirty_nodes.min(pages as usize) || self.batch_nodes > found
+        self.dirty_nodes.len() > dirty_nodes
+            || self.pages_of_dirty() > u64::from(pages)
+            || self.batch_nodes > found
     }
 
     /// Whose the valid pages of a segment are.
@@ -216,21 +220,12 @@ impl State {
         if !self.segments.is_valid(addr) {
             return Ok(Moved::Gone);
         }
+        if owner == Owner::SHARED {
+            return Ok(Moved::Shared(addr));
+        }
         let entry = self.nat.get(owner.nid)?;
         if owner.slot == Owner::NODE {
-            if entry.addr != addr {
-                return Ok(Moved::Gone);
-            }
-            if !self.is_sure_of_checkpoint() {
-                return Err(FsError::NoSpace.into());
-            }
-            let dirty = self.dirty_nodes.len();
-            self.node_mut(owner.nid)?;
-            self.stats.moved_nodes += (self.dirty_nodes.len() - dirty) as u64;
-            if by == By::IdleCleaner {
-                self.cold_nodes.insert(owner.nid);
-            }
-            return Ok(Moved::Node);
+            return self.take_node_out(addr, owner.nid, by);
         }
         if entry.ino == 0 {
             return Ok(Moved::Gone);
@@ -259,12 +254,30 @@ impl State {
         Ok(Moved::Page(ino, index))
     }
 
+    /// Makes a node dirty if it lies in this page of a victim.
+    fn take_node_out(&mut self, addr: Addr, nid: Nid, by: By) -> Step<Moved> {
+        if self.nat.get(nid)?.addr != addr {
+            return Ok(Moved::Gone);
+        }
+        self.measure();
+        if !self.is_sure_of_checkpoint() {
+            return Err(FsError::NoSpace.into());
+        }
+        let dirty = self.dirty_nodes.len();
+        self.node_mut(nid)?;
+        self.stats.moved_nodes += (self.dirty_nodes.len() - dirty) as u64;
+        if by == By::IdleCleaner {
+            self.cold_nodes.insert(nid);
+        }
+        Ok(Moved::Node)
+    }
+
     /// Valid pages that there is room to move when `kept` free segments stay. A page takes its place, and
     /// with the checkpoint that of its node; what is dirty already goes with that, too.
     pub(crate) fn movable(&self, kept: u32) -> u64 {
         let pages = u64::from(self.layout.shape.segment_pages);
         let free = u64::from(self.segments.free().saturating_sub(kept)) * pages;
-        let dirty = self.dirty_nodes.len() as u64 + self.dirty_entries();
+        let dirty = self.pages_of_dirty() + self.dirty_entries();
         free.saturating_sub(dirty + self.nodes_of_mount()) / 2
     }
 
@@ -277,7 +290,7 @@ impl State {
         let short = |region: &u32| self.segments.free_of(*region) < share;
         let regions = (0..self.layout.shape.regions).filter(short);
         let of_region = |region| self.segments.victims(region, VICTIMS_OF_REGION);
-        let valid = |victim: u32| u64::from(self.segments.get(victim).valid);
+        let valid = |victim: u32| u64::from(self.segments.cost(victim));
         let mut found: Vec<u32> = regions.flat_map(of_region).collect();
         found.sort_by_key(|victim| valid(*victim));
         let anything = mutant!("parafs.moves-without-checkpoint");
@@ -405,7 +418,7 @@ impl Fs {
             // Each time round something must be won, if only a few pages that heads have more.
             let (now, taken) = {
                 let s = self.lock();
-                ((free + trims, s.segments.valid(), s.segments.heads_have()), s.taken)
+                ((free + trims, s.segments.units(), s.segments.heads_have()), s.taken)
             };
             let is_idle = before.replace(now) == Some(now) && empty == 0;
             let pages = u64::from(self.sb.layout.shape.segment_pages);
@@ -436,7 +449,7 @@ impl Fs {
                 let s = self.lock();
                 (s.segments.free(), s.layout.shape.segment_pages)
             };
-            if free == 0 && self.lock().segments.get(victim).valid > pages / 2 {
+            if free == 0 && self.lock().segments.cost(victim) > pages / 2 {
                 break;
             }
             match self.empty(cx, victim, By::Cleaner).await {
@@ -479,6 +492,14 @@ impl Fs {
         outcome
     }
 
+    /// Makes all nodes dirty that lie in a shared page.
+    async fn take_shared_out(self: &Arc<Fs>, cx: &Cx, addr: Addr, by: By) -> Result<Moved> {
+        for nid in self.bring_shared(cx, addr).await? {
+            self.with(cx, |s| s.take_node_out(addr, nid, by)).await?;
+        }
+        Ok(Moved::Node)
+    }
+
     /// Moves all pages out of a segment; nodes go with the next checkpoint. What can't be read stays where
     /// it is, and the segment is no victim any more.
     pub(crate) async fn empty(self: &Arc<Fs>, cx: &Cx, segment: u32, by: By) -> Result<()> {
@@ -501,7 +522,10 @@ impl Fs {
             {
                 let (fs, theirs) = (self.clone(), cx.clone());
                 taken.push_back(cx.spawn_join(async move {
-                    fs.with(&theirs, |s| s.take_out(segment, page, owner, by)).await
+                    match fs.with(&theirs, |s| s.take_out(segment, page, owner, by)).await? {
+                        Moved::Shared(addr) => fs.take_shared_out(&theirs, addr, by).await,
+                        moved => Ok(moved),
+                    }
                 }));
             }
             let Some(first) = taken.pop_front() else { break };
@@ -510,7 +534,7 @@ impl Fs {
                     self.lock().pages_moving += 1;
                     files.push((ino, index));
                 }
-                Ok(Moved::Gone | Moved::Node) => {}
+                Ok(Moved::Gone | Moved::Node | Moved::Shared(_)) => {}
                 // A file that was deleted meanwhile has no page here any more.
                 Err(FsError::Stale) => {}
                 Err(e) if is_unread(&e) => self.lock().segments.can_not_be_read(segment),

@@ -5,6 +5,7 @@
 //! says what is wrong.
 
 use crate::error::{FsError, Result};
+use crate::format::shared::{self, Lying};
 use crate::format::{
     Addr, Dentries, Footer, HEADS, Heads, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid,
     NodeKind, NodePage, Owner, Pack, ROOT, SECTOR, SegmentEntry, Slots, SummarySector, Superblock,
@@ -263,8 +264,10 @@ impl View<'_> {
         }
         let bytes = self.read_page(entry.addr).await?;
         let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
-        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
-        Ok((entry, footer, bytes))
+        let mut lying = shared::lying(&bytes, self.sb.node_seed(), |_| true).map_err(said)?;
+        let at = lying.iter().position(|lying| lying.footer.nid == nid).unwrap_or(0);
+        let Lying { footer, content, .. } = lying.swap_remove(at);
+        Ok((entry, footer, content))
     }
 
     /// Where a page of a directory lies.
@@ -359,7 +362,7 @@ impl View<'_> {
             return Err(FsError::NotFound);
         }
         let table = mount::segment_table(self.cx, self.medium, layout, &self.pack).await?;
-        let SegmentEntry { kind, changed, valid } = &table[segment as usize];
+        let SegmentEntry { kind, changed, valid, .. } = &table[segment as usize];
         let count = (0..pages).filter(|page| bit(valid, *page)).count();
         let heat = HEATS.get(usize::from(*kind)).copied().unwrap_or("no head that there is");
         let region = layout.region_of(segment);
@@ -391,6 +394,7 @@ impl View<'_> {
             let addr = layout.addr(segment, page).0;
             let whose = match owners.get(page as usize) {
                 None => "of nobody that is known".into(),
+                Some(owner) if *owner == Owner::SHARED => "nodes that share it".into(),
                 Some(Owner { nid, slot: Owner::NODE }) => format!("node {nid}"),
                 Some(Owner { nid, slot }) => format!("word {slot} of node {nid}"),
             };

@@ -7,8 +7,8 @@
 use crate::channels::{Channels, Kind, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
-    Addr, Inode, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
-    SummarySector, Superblock, WINDOW_WORDS, WindowSector,
+    Addr, Footer, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
+    SummarySector, Superblock, WINDOW_WORDS, WindowSector, shared,
 };
 use crate::medium::Medium;
 use crate::mount::in_sector;
@@ -133,6 +133,7 @@ impl Fs {
         loop {
             let need = {
                 let mut s = self.lock();
+                s.measure();
                 let changes = s.changes;
                 match operation(&mut s) {
                     Ok(done) => return Ok(done),
@@ -155,6 +156,7 @@ impl Fs {
         operation: impl FnOnce(&mut State) -> Step<R>,
     ) -> Option<Result<R>> {
         let mut s = self.lock();
+        s.measure();
         if changes && !s.has_room_at_once(&self.options) {
             return None;
         }
@@ -268,7 +270,8 @@ impl Fs {
             true => self.medium.read_meta_again(cx, at, &mut bytes).await?,
             false => self.medium.read_meta(cx, at, &mut bytes).await?,
         }
-        let entries = NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))?.0;
+        let entries = NatSector::decode(&bytes, sector, layout.shared);
+        let entries = entries.map_err(|e| in_sector(sector, e))?.0;
         let mut s = self.lock();
         // A checkpoint has written the other copy meanwhile: only of sectors that are in memory.
         s.nat.bring(sector, entries);
@@ -296,19 +299,50 @@ impl Fs {
         read?;
         let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
         let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
-        if (footer.nid, footer.ino) != (nid, entry.ino) {
-            let found = format!("node {} of file {}", footer.nid, footer.ino);
-            let wanted = format!("node {nid} of file {}", entry.ino);
-            return Err(FsError::Damaged(format!("{found} lies where {wanted} should be")));
+        if footer.nid == Footer::SHARED {
+            let parts = shared::parts(&bytes).map_err(said)?;
+            let its = parts.iter().find(|part| (part.nid, part.ino) == (nid, entry.ino));
+            let Some(its) = its else {
+                let wanted = format!("node {nid} of file {}", entry.ino);
+                let why = format!("{wanted} is none of those of page {}", entry.addr.0);
+                return Err(FsError::Damaged(why));
+            };
+            let (ofs, page, at) = (its.ofs, its.page(bytes.len()), (s.tick(), s.changes));
+            s.nodes.insert(nid, Node::clean(entry.ino, ofs, page, at));
+            s.admit(entry.addr, &parts);
+        } else {
+            if (footer.nid, footer.ino) != (nid, entry.ino) {
+                let found = format!("node {} of file {}", footer.nid, footer.ino);
+                let wanted = format!("node {nid} of file {}", entry.ino);
+                return Err(FsError::Damaged(format!("{found} lies where {wanted} should be")));
+            }
+            let at = (s.tick(), s.changes);
+            s.nodes.insert(nid, Node::clean(entry.ino, footer.ofs, bytes, at));
         }
-        let inode = (footer.ofs == 0).then(|| Box::new(Inode::decode(&bytes)));
-        let touched = s.tick();
-        let (ino, ofs, bytes) = (entry.ino, footer.ofs, Arc::new(bytes));
-        let (dirty, changed) = (Dirty::Clean, s.changes);
-        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
-        s.nodes.insert(nid, node);
         self.shrink_nodes(&mut s);
         Ok(())
+    }
+
+    /// Reads a page that nodes share, has those of them in memory that lie there and are not yet, and
+    /// returns the numbers of all that the page has. There are none where nothing in it is valid any
+    /// more.
+    pub(crate) async fn bring_shared(self: &Arc<Fs>, cx: &Cx, addr: Addr) -> Result<Vec<Nid>> {
+        let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
+        let read = self.read_page(cx, addr, &mut bytes).await;
+        let mut s = self.lock();
+        if !s.segments.is_valid(addr) {
+            return Ok(Vec::new());
+        }
+        read?;
+        let said = |e| FsError::Damaged(format!("the nodes of page {}: {e}", addr.0));
+        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
+        if footer.nid != Footer::SHARED {
+            return Err(FsError::Damaged(format!("page {} has one node", addr.0)));
+        }
+        let parts = shared::parts(&bytes).map_err(said)?;
+        s.admit(addr, &parts);
+        self.shrink_nodes(&mut s);
+        Ok(parts.iter().map(|part| part.nid).collect())
     }
 
     /// Forgets nodes that were used longest ago and are on the medium.

@@ -11,6 +11,7 @@
 //!
 //! [`Options::commit`]: crate::Options
 
+use crate::format::Share;
 use crate::fs::Fs;
 use crate::state::State;
 use crate::write::By;
@@ -35,7 +36,8 @@ impl State {
         let pages = u64::from(self.layout.shape.segment_pages);
         // What the next checkpoint frees is as good as free.
         let free = u64::from(self.segments.unwritten() + self.segments.empty()) * pages;
-        let invalid = (self.layout.shape.pages() - self.segments.valid()).saturating_sub(free);
+        let used = self.segments.units().div_ceil(u64::from(Share::PAGE));
+        let invalid = (self.layout.shape.pages() - used).saturating_sub(free);
         match free * 100 < FREE_SHARE * (free + invalid) {
             true => {
                 self.segments.victim_by_cost(cleaned).filter(|victim| self.has_room_for(*victim))
@@ -46,7 +48,7 @@ impl State {
 
     /// What is valid in a segment can be moved while others have what they need.
     fn has_room_for(&self, segment: u32) -> bool {
-        u64::from(self.segments.get(segment).valid) <= self.movable(self.free_min())
+        u64::from(self.segments.cost(segment)) <= self.movable(self.free_min())
             || mutant!("parafs.moves-without-checkpoint")
     }
 }

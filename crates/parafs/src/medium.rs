@@ -101,6 +101,26 @@ impl Medium {
         }
     }
 
+    /// As [`Medium::plan`], of a file system whose small nodes share pages, if segments have at most
+    /// 4,048 pages.
+    ///
+    /// # Errors
+    /// As [`Medium::plan`].
+    pub fn plan_sharing(
+        &self,
+        page_sectors: u32,
+        segment_pages: u32,
+    ) -> std::result::Result<Layout, LayoutError> {
+        match self {
+            Medium::Linear(device) => {
+                Layout::plan_linear_with(device.info().capacity, page_sectors, segment_pages, true)
+            }
+            Medium::Flash(flash) => {
+                Layout::plan_with(flash.shape(), Layout::can_share(&flash.shape()))
+            }
+        }
+    }
+
     /// It has as many sectors as a file system of this shape takes.
     pub(crate) fn has(&self, shape: &Shape) -> bool {
         match self {

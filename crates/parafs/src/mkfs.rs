@@ -139,7 +139,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let per = layout.sit_entries();
     for sector in 0..layout.sit_sectors {
         let count = per.min(layout.shape.segments() - sector * per) as usize;
-        let entry = SegmentEntry::empty(layout.shape.segment_pages);
+        let entry = SegmentEntry::empty(&layout);
         let bytes = SitSector(vec![entry; count]).encode(sector);
         medium.write_meta(cx, layout.sit_at(sector, false), &bytes).await?;
     }

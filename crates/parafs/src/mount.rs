@@ -6,8 +6,9 @@
 
 use crate::channels::Channels;
 use crate::error::{FsError, Result};
+use crate::format::shared;
 use crate::format::{
-    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, NodePage, Pack, ROOT, SECTOR, SIT_JOURNAL,
+    FormatError, Layout, NAT_JOURNAL, NatSector, Nid, Pack, ROOT, SECTOR, SIT_JOURNAL,
     SegmentEntry, SitSector, Superblock, WindowSector,
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
@@ -118,7 +119,7 @@ async fn has_root(cx: &Cx, medium: &Medium, sb: &Superblock, pack: &Pack) -> boo
     let there = sb.layout.has(entry.addr);
     there
         && medium.read_again(cx, &sb.layout, entry.addr, &mut bytes).await.is_ok()
-        && NodePage::check(&bytes, sb.node_seed()).is_ok_and(|footer| footer.nid == ROOT)
+        && shared::lying(&bytes, sb.node_seed(), |nid| nid == ROOT).is_ok_and(|its| !its.is_empty())
 }
 
 /// A checkpoint in one of both places.
@@ -205,8 +206,7 @@ pub(crate) async fn segment_table(
         let at = layout.sit_at(sector, bit(&pack.sit_copies, sector));
         medium.read_meta_again(cx, at, &mut bytes).await?;
         let count = per.min(all - sector * per);
-        let of = (count, layout.shape.segment_pages);
-        let decoded = SitSector::decode(&bytes, sector, of);
+        let decoded = SitSector::decode(&bytes, sector, count, layout);
         entries.extend(decoded.map_err(|e| in_sector(sector, e))?.0);
     }
     for (segment, entry) in &pack.sit {
@@ -226,7 +226,7 @@ pub(crate) async fn nat_sector(
     let mut bytes = vec![0; SECTOR];
     let at = layout.nat_at(sector, bit(&pack.nat_copies, sector));
     medium.read_meta_again(cx, at, &mut bytes).await?;
-    NatSector::decode(&bytes, sector).map_err(|e| in_sector(sector, e))
+    NatSector::decode(&bytes, sector, layout.shared).map_err(|e| in_sector(sector, e))
 }
 
 /// Damage of a sector of a table.

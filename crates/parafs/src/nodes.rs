@@ -5,7 +5,10 @@
 //! made. Never: writes a node.
 
 use crate::error::FsError;
-use crate::format::{Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position};
+use crate::format::shared::{self, Part};
+use crate::format::{
+    Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position, Share,
+};
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -31,14 +34,31 @@ pub(crate) struct Node {
     pub(crate) dirty: Dirty,
     /// When it was changed last, by [`State::changes`].
     pub(crate) changed: u64,
+    /// Units of a page that it takes when it is written next, while it is dirty: a whole page until it
+    /// is measured.
+    pub(crate) units: u8,
+    /// Units that are given back then.
+    pub(crate) gives_back: u8,
     /// Writes of it under way.
     pub(crate) in_flight: u32,
     pub(crate) touched: u64,
 }
 
 impl Node {
+    /// A node as it is on the medium.
+    pub(crate) fn clean(ino: Nid, ofs: u32, bytes: Vec<u8>, (touched, changed): (u64, u64)) -> Node {
+        let inode = (ofs == 0).then(|| Box::new(Inode::decode(&bytes)));
+        let (bytes, dirty) = (Arc::new(bytes), Dirty::Clean);
+        let (units, gives_back, in_flight) = (0, 0, 0);
+        Node { ino, ofs, bytes, inode, dirty, changed, units, gives_back, in_flight, touched }
+    }
+
     pub(crate) fn is_inode(&self) -> bool {
         self.ofs == 0
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty > Dirty::Clean
     }
 
     /// Its bytes, to be changed: what is on its way to the medium stays as it was.
@@ -48,6 +68,21 @@ impl Node {
 }
 
 impl State {
+    /// Has nodes in memory that were read from a shared page, as far as they lie there and are not in
+    /// memory yet. They go first when nodes are forgotten.
+    pub(crate) fn admit(&mut self, addr: Addr, parts: &[Part<'_>]) {
+        for part in parts {
+            let lies = |entry: &NatEntry| (entry.addr, entry.ino) == (addr, part.ino);
+            if self.nat.get(part.nid).is_ok_and(|entry| lies(&entry))
+                && !self.nodes.contains_key(&part.nid)
+            {
+                let page = part.page(self.layout.shape.page_bytes());
+                let node = Node::clean(part.ino, part.ofs, page, (0, self.changes));
+                self.nodes.insert(part.nid, node);
+            }
+        }
+    }
+
     /// A node, looked at.
     pub(crate) fn node(&mut self, nid: Nid) -> Step<&Node> {
         if !self.nodes.contains_key(&nid) {
@@ -75,12 +110,106 @@ impl State {
 
     pub(crate) fn dirtied(&mut self, nid: Nid, how: Dirty) -> Step<&mut Node> {
         self.node(nid)?;
+        self.nat.get(nid)?;
         self.changes += 1;
         self.cold_nodes.remove(&nid);
+        self.charge(nid, how);
         let node = self.nodes.get_mut(&nid).expect("it was looked at");
-        (node.dirty, node.changed) = (node.dirty.max(how), self.changes);
-        self.dirty_nodes.insert((node.ino, node.ofs), nid);
+        node.changed = self.changes;
         Ok(node)
+    }
+
+    /// A node in memory is dirty. While it is, it counts with what it will take in place of what it
+    /// takes on the medium.
+    pub(crate) fn charge(&mut self, nid: Nid, how: Dirty) {
+        let Some(node) = self.nodes.get_mut(&nid) else { return };
+        if node.dirty == Dirty::Clean {
+            let entry = self.nat.get(nid).unwrap_or_default();
+            node.gives_back = if entry.addr.is_page() { entry.share.units() } else { 0 };
+            node.units = Share::PAGE;
+            self.dirty_units += u64::from(node.units);
+            self.units_back += u64::from(node.gives_back);
+        }
+        node.dirty = node.dirty.max(how);
+        self.dirty_nodes.insert((node.ino, node.ofs), nid);
+        if self.layout.shared {
+            self.unmeasured.push(nid);
+        }
+    }
+
+    /// A node is not dirty any more, or is gone.
+    fn discharge(&mut self, nid: Nid) {
+        let Some(node) = self.nodes.get_mut(&nid) else { return };
+        if node.dirty > Dirty::Clean {
+            self.dirty_units -= u64::from(std::mem::take(&mut node.units));
+            self.units_back -= u64::from(std::mem::take(&mut node.gives_back));
+        }
+        node.dirty = Dirty::Clean;
+        self.dirty_nodes.remove(&(node.ino, node.ofs));
+    }
+
+    /// The share of a page that a node takes when it is written. `at_least` bytes of its body are in
+    /// use by then.
+    pub(crate) fn share_of(&self, node: &Node, at_least: usize) -> Share {
+        self.share_of_body(&node.bytes, node.is_inode(), at_least)
+    }
+
+    /// As [`State::share_of`], of a node with this content.
+    pub(crate) fn share_of_body(&self, bytes: &[u8], is_inode: bool, at_least: usize) -> Share {
+        match self.layout.shared {
+            true => {
+                let body = shared::body_length(bytes, is_inode).max(at_least);
+                Share::of(body, bytes.len())
+            }
+            false => Share::WHOLE,
+        }
+    }
+
+    /// Inodes of empty files that a page has.
+    pub(crate) fn most_nodes_of_page(&self) -> u64 {
+        let bytes = self.layout.shape.page_bytes();
+        match self.layout.shared {
+            true => u64::from(Share::PAGE / Share::of(NodePage::end_of_inline(0), bytes).units()),
+            false => 1,
+        }
+    }
+
+    /// There is room for a node that is about to have a body of so many bytes.
+    pub(crate) fn room_to_grow(&mut self, nid: Nid, body: usize) -> Step<()> {
+        if !self.layout.shared {
+            return Ok(());
+        }
+        self.node(nid)?;
+        let entry = self.nat.get(nid)?;
+        let node = &self.nodes[&nid];
+        let has = if node.is_dirty() { node.units } else { entry.share.units() };
+        match self.share_of(node, body).units() > has {
+            true => self.room_for(1),
+            false => Ok(()),
+        }
+    }
+
+    /// Measures nodes that have changed since the last operation.
+    pub(crate) fn measure(&mut self) {
+        for nid in std::mem::take(&mut self.unmeasured) {
+            let Some(node) = self.nodes.get(&nid).filter(|node| node.dirty > Dirty::Clean) else {
+                continue;
+            };
+            let (before, now) = (node.units, self.share_of(node, 0).units());
+            self.dirty_units = self.dirty_units + u64::from(now) - u64::from(before);
+            self.nodes.get_mut(&nid).expect("it is there").units = now;
+        }
+    }
+
+    /// Pages that dirty nodes take when they are written, at most.
+    pub(crate) fn pages_of_dirty(&self) -> u64 {
+        let each = self.dirty_nodes.len() as u64;
+        match self.layout.shared {
+            // The fullest first into pages with the least room that does needs less than 11/9 of what
+            // they hold, and a page more; each of the three heats has pages of its own.
+            true => each.min(self.dirty_units * 5 / (4 * u64::from(Share::PAGE)) + 6),
+            false => each,
+        }
     }
 
     /// What a new node is written as, and old ones are moved as.
@@ -99,40 +228,49 @@ impl State {
         let bytes = Arc::new(vec![0; self.layout.shape.page_bytes()]);
         let touched = self.tick();
         let inode = inode.map(Box::new);
-        let dirty = Dirty::Changed;
         self.changes += 1;
         let changed = self.changes;
-        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
+        let (dirty, units, gives_back, in_flight) = (Dirty::Clean, 0, 0, 0);
+        let node =
+            Node { ino, ofs, bytes, inode, dirty, changed, units, gives_back, in_flight, touched };
         self.nat.take(nid, ino);
         self.nodes.insert(nid, node);
-        self.dirty_nodes.insert((ino, ofs), nid);
-        self.new_nodes += 1;
+        self.charge(nid, Dirty::Changed);
     }
 
     /// A node is not needed any more.
     pub(crate) fn drop_node(&mut self, nid: Nid) -> Step<()> {
         let entry = self.nat.get(nid)?;
         self.changes += 1;
-        match entry.addr.is_page() {
-            true => self.segments.invalidate(entry.addr),
-            false => self.new_nodes = self.new_nodes.saturating_sub(1),
-        }
+        self.segments.release(entry.addr, entry.share);
         self.nat.give_back(nid);
         self.cold_nodes.remove(&nid);
-        if let Some(node) = self.nodes.remove(&nid) {
-            self.dirty_nodes.remove(&(node.ino, node.ofs));
-        }
+        self.discharge(nid);
+        self.nodes.remove(&nid);
         Ok(())
     }
 
-    /// A node has a place now, on its way to the medium.
-    pub(crate) fn place_node(&mut self, nid: Nid, addr: Addr) -> Step<()> {
-        let NatEntry { ino, addr: before } = self.nat.get(nid)?;
-        match before.is_page() {
-            true => self.segments.invalidate(before),
-            false => self.new_nodes = self.new_nodes.saturating_sub(1),
+    /// A node has a place now, on its way to the medium: a share of a page. `as_it_is`: it is clean from
+    /// now on; otherwise it has changed since, and is still to be written.
+    pub(crate) fn place_node(
+        &mut self,
+        nid: Nid,
+        addr: Addr,
+        share: Share,
+        as_it_is: bool,
+    ) -> Step<()> {
+        let before = self.nat.get(nid)?;
+        self.segments.release(before.addr, before.share);
+        self.nat.set(nid, NatEntry { addr, share, ..before });
+        self.segments.add_share(addr, share);
+        if as_it_is {
+            self.discharge(nid);
+        } else if let Some(node) = self.nodes.get_mut(&nid)
+            && node.dirty > Dirty::Clean
+        {
+            self.units_back = self.units_back + u64::from(share.units()) - u64::from(node.gives_back);
+            node.gives_back = share.units();
         }
-        self.nat.set(nid, NatEntry { ino, addr });
         Ok(())
     }
 

@@ -201,13 +201,14 @@ async fn write(
 fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Segments> {
     let (layout, shape) = (m.layout, m.layout.shape);
     let fresh = |entry: &SegmentEntry| SegmentEntry {
-        valid: SegmentEntry::empty(shape.segment_pages).valid,
-        ..entry.clone()
+        kind: entry.kind,
+        changed: entry.changed,
+        ..SegmentEntry::empty(&layout)
     };
     let mut entries: Vec<SegmentEntry> = m.segments.iter().map(fresh).collect();
     for (addr, _) in m.owners.iter() {
         let (segment, page) = layout.segment_of(addr);
-        entries[segment as usize].valid[page as usize / 8] |= 1 << (page % 8);
+        entries[segment as usize].set(page, m.owners.units(addr));
     }
     for (segment, kind) in &m.kinds {
         entries[*segment as usize].kind = *kind;
@@ -284,14 +285,9 @@ fn state(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<Stat
     s.orphans.clone_from(&m.orphans);
     for (nid, bytes) in &m.changed {
         let Some(found) = m.nodes.get(*nid) else { continue };
-        let inode = found.is_inode().then(|| Box::new(Inode::decode(bytes)));
-        let (ino, ofs, bytes) = (found.ino, found.ofs, bytes.clone());
-        s.new_nodes += u64::from(!m.nat[*nid as usize].addr.is_page());
-        let touched = s.tick();
-        let (dirty, changed) = (Dirty::Changed, s.changes);
-        let node = Node { ino, ofs, bytes, inode, dirty, changed, in_flight: 0, touched };
-        s.nodes.insert(*nid, node);
-        s.dirty_nodes.insert((ino, ofs), *nid);
+        let at = (s.tick(), s.changes);
+        s.nodes.insert(*nid, Node::clean(found.ino, found.ofs, bytes.to_vec(), at));
+        s.charge(*nid, Dirty::Changed);
     }
     for ((dir, index), content) in &m.dir_pages {
         s.pages.change_entries(*dir, *index, content.len()).copy_from_slice(content);

@@ -10,7 +10,7 @@
 
 use crate::channels::Channels;
 use crate::error::FsError;
-use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry};
+use crate::format::{Addr, HEADS, Heads, Layout, Owner, SegmentEntry, Share};
 use crate::fs::bit;
 use crate::medium::Written;
 use crate::state::{Need, Step, Stop};
@@ -86,7 +86,10 @@ pub(crate) enum Use {
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) used: Use,
+    /// Valid pages.
     pub(crate) valid: u32,
+    /// Units of pages that are in use: where nodes share pages, a valid page may be so in part.
+    units: u64,
     /// Pages whose writes are under way.
     pub(crate) pending: u32,
     pub(crate) entry: SegmentEntry,
@@ -147,6 +150,7 @@ pub(crate) struct Segments {
     empty: BTreeSet<u32>,
     /// Of all segments.
     valid: u64,
+    units: u64,
     /// Segments that the medium can't give any more.
     dead: u32,
     /// The region that comes next, per heat.
@@ -167,10 +171,11 @@ impl Segments {
     /// All are free.
     pub(crate) fn new(layout: Layout, channels: Arc<Channels>) -> Segments {
         let shape = layout.shape;
-        let entry = SegmentEntry::empty(shape.segment_pages);
+        let entry = SegmentEntry::empty(&layout);
         let segment = Segment {
             used: Use::Free,
             valid: 0,
+            units: 0,
             pending: 0,
             entry,
             owners: None,
@@ -192,6 +197,7 @@ impl Segments {
             changed: BTreeSet::new(),
             empty: BTreeSet::new(),
             valid: 0,
+            units: 0,
             dead: 0,
             turn: [0; HEADS as usize],
             age: 0,
@@ -217,6 +223,8 @@ impl Segments {
             // Of a segment without anything valid the summary tells of an earlier use.
             s.all[number].asked = valid == 0;
             s.valid += valid as u64;
+            s.all[number].units = entry.all_units();
+            s.units += entry.all_units();
             s.all[number].entry = entry;
             if valid > 0 {
                 s.set_used(number as u32, Use::Full);
@@ -329,9 +337,15 @@ impl Segments {
         self.all.iter().filter(|s| s.unread).count()
     }
 
-    /// Valid pages of all segments.
-    pub(crate) fn valid(&self) -> u64 {
-        self.valid
+    /// Units of pages in use, of all segments.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// Pages that the content of a segment takes elsewhere: of pages that nodes share only what is in
+    /// use is moved.
+    pub(crate) fn cost(&self, segment: u32) -> u32 {
+        self.all[segment as usize].units.div_ceil(u64::from(Share::PAGE)) as u32
     }
 
     pub(crate) fn is_valid(&self, addr: Addr) -> bool {
@@ -674,14 +688,37 @@ impl Segments {
 
     /// Something names a page that was written.
     pub(crate) fn set_valid(&mut self, addr: Addr) {
+        self.set_units(addr, |_| Share::PAGE);
+        let (segment, _) = self.layout.segment_of(addr);
+        self.all[segment as usize].entry.changed = self.age;
+    }
+
+    /// A node has a share of a page now.
+    pub(crate) fn add_share(&mut self, addr: Addr, share: Share) {
+        self.set_units(addr, |units| (units + share.units()).min(Share::PAGE));
+        let (segment, _) = self.layout.segment_of(addr);
+        self.all[segment as usize].entry.changed = self.age;
+    }
+
+    /// A node has its share of a page no more.
+    pub(crate) fn release(&mut self, addr: Addr, share: Share) {
+        if self.layout.has(addr) {
+            let all = mutant!("parafs.share-is-page");
+            self.set_units(addr, |units| if all { 0 } else { units.saturating_sub(share.units()) });
+        }
+    }
+
+    /// Has so many units of a page in use, by how many were.
+    fn set_units(&mut self, addr: Addr, units: impl FnOnce(u8) -> u8) {
         let (segment, page) = self.layout.segment_of(addr);
         let s = &mut self.all[segment as usize];
-        if !bit(&s.entry.valid, page) {
-            s.entry.valid[page as usize / 8] |= 1 << (page % 8);
-            s.valid += 1;
-            self.valid += 1;
-        }
-        s.entry.changed = self.age;
+        let before = s.entry.units(page);
+        let now = units(before);
+        s.entry.set(page, now);
+        s.valid = s.valid + u32::from(now > 0) - u32::from(before > 0);
+        self.valid = self.valid + u64::from(now > 0) - u64::from(before > 0);
+        s.units = s.units + u64::from(now) - u64::from(before);
+        self.units = self.units + u64::from(now) - u64::from(before);
         let used = s.used;
         self.set_used(segment, used);
         self.changed.insert(segment);
@@ -720,19 +757,9 @@ impl Segments {
 
     /// Nothing names the page any more.
     pub(crate) fn invalidate(&mut self, addr: Addr) {
-        if !self.layout.has(addr) {
-            return;
+        if self.layout.has(addr) {
+            self.set_units(addr, |_| 0);
         }
-        let (segment, page) = self.layout.segment_of(addr);
-        let s = &mut self.all[segment as usize];
-        if bit(&s.entry.valid, page) {
-            s.entry.valid[page as usize / 8] &= !(1 << (page % 8));
-            s.valid -= 1;
-            self.valid -= 1;
-        }
-        let used = s.used;
-        self.set_used(segment, used);
-        self.changed.insert(segment);
     }
 
     /// Free segments for a head, as many as it gets at a time, and for all others of its heat that
@@ -831,7 +858,7 @@ impl Segments {
         let again = mutant!("parafs.victim-again");
         (0..self.all.len() as u32)
             .filter(|segment| self.is_victim(*segment) && (again || !but.contains(segment)))
-            .min_by_key(|segment| self.all[*segment as usize].valid)
+            .min_by_key(|segment| self.cost(*segment))
     }
 
     /// The segments of a region that are cleaned soonest, up to `most`.
@@ -839,7 +866,7 @@ impl Segments {
         let first = region * self.layout.shape.region_segments;
         let all = first..first + self.layout.shape.region_segments;
         let mut found: Vec<u32> = all.filter(|segment| self.is_victim(*segment)).collect();
-        found.sort_by_key(|segment| self.all[*segment as usize].valid);
+        found.sort_by_key(|segment| self.cost(*segment));
         found.truncate(most);
         found
     }
@@ -852,7 +879,7 @@ impl Segments {
         let worth = |segment: &u32| {
             let s = &self.all[*segment as usize];
             let age = u128::from(1 + self.age.saturating_sub(s.entry.changed));
-            let valid = u64::from(s.valid);
+            let valid = u64::from(self.cost(*segment));
             ((age * u128::from(pages - valid)) << 32) / u128::from(pages + valid)
         };
         let all = 0..self.all.len() as u32;
@@ -870,7 +897,7 @@ impl Segments {
     /// Cleaning it wins at least a page.
     fn is_victim(&self, segment: u32) -> bool {
         let s = &self.all[segment as usize];
-        self.is_full(segment) && s.valid < self.layout.shape.segment_pages && !s.unread
+        self.is_full(segment) && self.cost(segment) < self.layout.shape.segment_pages && !s.unread
     }
 
     /// See [`Segment::unread`].
@@ -938,7 +965,7 @@ impl Segments {
 
     /// Looks through the table.
     pub(crate) fn walk(&self) -> Result<(), String> {
-        let mut valid = 0;
+        let (mut valid, mut units) = (0, 0);
         for (number, s) in self.all.iter().enumerate() {
             let found = s.entry.valid.iter().map(|b| b.count_ones()).sum::<u32>();
             if found != s.valid {
@@ -949,9 +976,13 @@ impl Segments {
             if free != (s.used == Use::Free) || free && (found > 0 || s.pending > 0) {
                 return Err(format!("segment {number} is {:?} with {found} pages", s.used));
             }
-            valid += u64::from(found);
+            if s.entry.all_units() != s.units || (found > 0) != (s.units > 0) {
+                let counted = s.units;
+                return Err(format!("segment {number} counts {counted} units of {found} pages"));
+            }
+            (valid, units) = (valid + u64::from(found), units + s.units);
         }
-        match valid == self.valid {
+        match (valid, units) == (self.valid, self.units) {
             true => Ok(()),
             false => Err(format!("{} pages are counted, {valid} are valid", self.valid)),
         }

@@ -10,7 +10,9 @@
 //! names. Operations on them are in [`crate::ops`].
 
 use crate::error::FsError;
-use crate::format::{Inode, Layout, NAT_JOURNAL, Nid, SIT_JOURNAL, Slots, Superblock, Tree};
+use crate::format::{
+    Inode, Layout, NAT_JOURNAL, Nid, SIT_JOURNAL, Share, Slots, Superblock, Tree,
+};
 use crate::nat::Nat;
 use crate::nodes::Node;
 use crate::pages::Pages;
@@ -148,8 +150,12 @@ pub(crate) struct State {
     pub(crate) recovering: bool,
     /// A repair found none: who looks for nodes takes those that this one has written.
     pub(crate) no_checkpoint: bool,
-    /// Nodes that were never written: they have no page yet.
-    pub(crate) new_nodes: u64,
+    /// Units of pages that dirty nodes take when they are written next, and those that they take on the
+    /// medium until then ([`Node::units`], [`Node::gives_back`]).
+    pub(crate) dirty_units: u64,
+    pub(crate) units_back: u64,
+    /// Nodes that have changed since they were measured, where nodes share pages.
+    pub(crate) unmeasured: Vec<Nid>,
     /// Pages of files for which room is kept: they were never written.
     pub(crate) kept: u64,
     pub(crate) files: u32,
@@ -221,7 +227,9 @@ impl State {
             nodes_failed: 0,
             recovering: false,
             no_checkpoint: false,
-            new_nodes: 0,
+            dirty_units: 0,
+            units_back: 0,
+            unmeasured: Vec::new(),
             kept: 0,
             files: 0,
             generation: 1,
@@ -244,7 +252,8 @@ impl State {
 
     /// Pages that are spoken for: valid, or with a place to come.
     pub(crate) fn used(&self) -> u64 {
-        self.segments.valid() + self.new_nodes + self.kept
+        let units = (self.segments.units() + self.dirty_units).saturating_sub(self.units_back);
+        units.div_ceil(u64::from(Share::PAGE)) + self.kept
     }
 
     /// Pages that files and their nodes can have: what the medium has lost is nobody's.

@@ -10,9 +10,10 @@
 //! changed, links, extended attributes) takes a checkpoint ([`State::is_bound`]), as in F2FS.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner};
+use crate::format::shared::{self, Part};
+use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner, Share};
 use crate::fs::{Fs, Sent};
-use crate::nodes::{Dirty, is_dir, is_file};
+use crate::nodes::{Dirty, Node, is_dir, is_file};
 use crate::pages::PageIs;
 use crate::pairs::Covers;
 use crate::segments::Heat;
@@ -238,7 +239,9 @@ impl State {
             drop(bytes);
             return self.send_node(nid, Heat::WarmNode, version, batch);
         }
-        let addr = self.give_place(nid, Heat::WarmNode)?;
+        let share = self.share_of_body(&bytes, inode.is_some(), 0);
+        let addr = self.give_place(Heat::WarmNode, Owner::node(nid));
+        self.place_node(nid, addr, share, false)?;
         let node = self.nodes.get_mut(&nid).expect("it was looked at");
         node.in_flight += 1;
         let mut bytes = Arc::unwrap_or_clone(bytes);
@@ -250,14 +253,11 @@ impl State {
         Ok(Sent { addr, content: Arc::new(bytes) })
     }
 
-    /// The next place of a node, of those that were reserved: it is on its way there.
-    fn give_place(&mut self, nid: Nid, heat: Heat) -> Step<Addr> {
+    /// The next place for a page of nodes, of those that were reserved: it is on its way there.
+    fn give_place(&mut self, heat: Heat, owner: Owner) -> Addr {
         self.changes += 1;
-        let addr = self.segments.allocate_reserved(heat, Owner::node(nid));
-        self.place_node(nid, addr)?;
-        self.segments.set_valid(addr);
         self.nodes_in_flight += 1;
-        Ok(addr)
+        self.segments.allocate_reserved(heat, owner)
     }
 
     /// Gives a node its next place, of those that were reserved. It is clean from now on.
@@ -268,35 +268,67 @@ impl State {
         version: u64,
         batch: Batch,
     ) -> Step<Sent> {
-        let addr = self.give_place(nid, heat)?;
-        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        self.node(nid)?;
+        let share = self.share_of(&self.nodes[&nid], 0);
+        let addr = self.give_place(heat, Owner::node(nid));
+        let seed = self.node_seed;
+        let node = self.take_node_along(nid, addr, share)?;
         let (ino, ofs) = (node.ino, node.ofs);
-        let bytes: &mut Vec<u8> = Arc::make_mut(&mut node.bytes);
-        if let Some(inode) = &node.inode {
-            inode.encode(bytes);
+        NodePage::seal(node.bytes_mut(), &Footer { nid, ino, ofs, version, batch }, seed);
+        Ok(Sent { addr, content: node.bytes.clone() })
+    }
+
+    /// Gives some nodes one place, of those that were reserved, with their shares of it. They are clean
+    /// from now on.
+    pub(crate) fn send_shared(
+        &mut self,
+        nodes: &[(Nid, Share)],
+        heat: Heat,
+        version: u64,
+    ) -> Step<Sent> {
+        let addr = self.give_place(heat, Owner::SHARED);
+        for (nid, share) in nodes {
+            self.take_node_along(*nid, addr, *share)?;
         }
-        NodePage::seal(bytes, &Footer { nid, ino, ofs, version, batch }, self.node_seed);
-        self.cold_nodes.remove(&nid);
-        node.dirty = Dirty::Clean;
-        node.in_flight += 1;
-        let content = node.bytes.clone();
-        self.dirty_nodes.remove(&(ino, ofs));
+        let part = |(nid, _): &(Nid, Share)| {
+            let node = &self.nodes[nid];
+            let length = shared::body_length(&node.bytes, node.is_inode());
+            let body = &node.bytes[..length];
+            Part { nid: *nid, ino: node.ino, ofs: node.ofs, body }
+        };
+        let parts: Vec<Part<'_>> = nodes.iter().map(part).collect();
+        let bytes = self.layout.shape.page_bytes();
+        let content = Arc::new(shared::encode(&parts, bytes, version, self.node_seed));
         Ok(Sent { addr, content })
     }
 
-    /// The write of a node has ended. One that failed is dirty again.
-    pub(crate) fn node_sent(&mut self, nid: Nid, addr: Addr, written: bool) {
+    /// A node is written as it is now, to this place.
+    fn take_node_along(&mut self, nid: Nid, addr: Addr, share: Share) -> Step<&mut Node> {
+        self.place_node(nid, addr, share, true)?;
+        self.cold_nodes.remove(&nid);
+        let node = self.nodes.get_mut(&nid).expect("it was looked at");
+        if let Some(inode) = &node.inode {
+            inode.encode(Arc::make_mut(&mut node.bytes).as_mut_slice());
+        }
+        node.in_flight += 1;
+        Ok(node)
+    }
+
+    /// The write of a page of nodes has ended. If it failed they are dirty again.
+    pub(crate) fn nodes_sent(&mut self, nids: &[Nid], addr: Addr, written: bool) {
         self.nodes_in_flight -= 1;
         self.segments.arrived(addr);
         if !written {
             self.segments.give_up(addr);
             self.nodes_failed += 1;
         }
-        let Some(node) = self.nodes.get_mut(&nid) else { return };
-        node.in_flight = node.in_flight.saturating_sub(1);
-        if !written {
-            node.dirty = Dirty::Changed;
-            self.dirty_nodes.insert((node.ino, node.ofs), nid);
+        for nid in nids {
+            if let Some(node) = self.nodes.get_mut(nid) {
+                node.in_flight = node.in_flight.saturating_sub(1);
+            }
+            if !written {
+                self.charge(*nid, Dirty::Changed);
+            }
         }
     }
 }
@@ -566,7 +598,7 @@ impl Fs {
             {
                 let mut s = self.lock();
                 for ((nid, sent), result) in batch.iter().zip(results) {
-                    s.node_sent(*nid, sent.addr, result.is_ok());
+                    s.nodes_sent(&[*nid], sent.addr, result.is_ok());
                     s.note_in_pairs(ino, sent.addr);
                     outcome = outcome.and(result);
                 }

@@ -3,9 +3,9 @@
 //! Owns: the bytes of each. Promises: a sector says which one it is, so that one in the wrong place
 //! is found. Never: knows which of two copies is valid; a checkpoint says that.
 
-use super::layout::{NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_WORDS, bitmap_bytes};
+use super::layout::{Layout, NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_WORDS};
 use super::pack::{NatEntry, Owner, SegmentEntry};
-use super::{Addr, FormatError, SECTOR, get16, get32, get64, head, put, put16, put32, put64};
+use super::{FormatError, Share, SECTOR, get16, get32, get64, head, put, put16, put32, put64};
 
 const NAT: u32 = u32::from_le_bytes(*b"pNAT");
 const SIT: u32 = u32::from_le_bytes(*b"pSIT");
@@ -37,18 +37,23 @@ impl NatSector {
     pub(crate) fn encode(&self, number: u32) -> Vec<u8> {
         let mut bytes = begin(number.into());
         for (i, entry) in self.0.iter().enumerate() {
-            put32(&mut bytes, AREA_HEAD + 8 * i, entry.ino);
-            put32(&mut bytes, AREA_HEAD + 8 * i + 4, entry.addr.0);
+            let [file, addr] = entry.words();
+            put32(&mut bytes, AREA_HEAD + 8 * i, file);
+            put32(&mut bytes, AREA_HEAD + 8 * i + 4, addr);
         }
         head::seal(&mut bytes, NAT);
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8], number: u32) -> Result<NatSector, FormatError> {
+    pub(crate) fn decode(
+        bytes: &[u8],
+        number: u32,
+        shared: bool,
+    ) -> Result<NatSector, FormatError> {
         check(bytes, NAT, "a sector of the node address table", number.into())?;
         let at = |i: usize| AREA_HEAD + 8 * i;
         let entries = (0..NAT_ENTRIES as usize)
-            .map(|i| NatEntry { ino: get32(bytes, at(i)), addr: Addr(get32(bytes, at(i) + 4)) });
+            .map(|i| NatEntry::of([get32(bytes, at(i)), get32(bytes, at(i) + 4)], shared));
         Ok(NatSector(entries.collect()))
     }
 }
@@ -60,17 +65,33 @@ impl SegmentEntry {
     pub(super) fn put(&self, bytes: &mut [u8], at: usize) {
         put16(bytes, at, self.kind.into());
         put64(bytes, at + 8, self.changed);
-        put(bytes, at + SIT_ENTRY, &self.valid);
+        put(bytes, at + SIT_ENTRY, self.pages());
     }
 
-    pub(super) fn get(bytes: &[u8], at: usize, segment_pages: u32) -> SegmentEntry {
-        let mut valid = vec![0; bitmap_bytes(segment_pages)];
-        let from = at + SIT_ENTRY;
-        if let Some(found) = bytes.get(from..from + valid.len()) {
-            valid.copy_from_slice(found);
+    /// What it says of pages: where nodes share them units in use, else bits.
+    fn pages(&self) -> &[u8] {
+        if self.units.is_empty() { &self.valid } else { &self.units }
+    }
+
+    /// Bytes of it on the medium.
+    pub(super) fn bytes(&self) -> usize {
+        SIT_ENTRY + self.pages().len()
+    }
+
+    pub(super) fn get(bytes: &[u8], at: usize, layout: &Layout) -> SegmentEntry {
+        let mut entry = SegmentEntry::empty(layout);
+        (entry.kind, entry.changed) = (get16(bytes, at) as u8, get64(bytes, at + 8));
+        let found = bytes.get(at + SIT_ENTRY..at + layout.sit_entry()).unwrap_or_default();
+        match layout.shared {
+            true => {
+                for (page, units) in (0..).zip(found) {
+                    entry.set(page, (*units).min(Share::PAGE));
+                }
+            }
+            false if !found.is_empty() => entry.valid.copy_from_slice(found),
+            false => {}
         }
-        let kind = get16(bytes, at) as u8;
-        SegmentEntry { kind, changed: get64(bytes, at + 8), valid: valid.into() }
+        entry
     }
 }
 
@@ -80,7 +101,7 @@ impl SitSector {
         let mut at = AREA_HEAD;
         for entry in &self.0 {
             entry.put(&mut bytes, at);
-            at += SIT_ENTRY + entry.valid.len();
+            at += entry.bytes();
         }
         head::seal(&mut bytes, SIT);
         bytes
@@ -90,12 +111,12 @@ impl SitSector {
     pub(crate) fn decode(
         bytes: &[u8],
         number: u32,
-        (count, segment_pages): (u32, u32),
+        count: u32,
+        layout: &Layout,
     ) -> Result<SitSector, FormatError> {
         check(bytes, SIT, "a sector of the segment table", number.into())?;
-        let entry = SIT_ENTRY + bitmap_bytes(segment_pages);
-        let at = |i: u32| AREA_HEAD + i as usize * entry;
-        Ok(SitSector((0..count).map(|i| SegmentEntry::get(bytes, at(i), segment_pages)).collect()))
+        let at = |i: u32| AREA_HEAD + i as usize * layout.sit_entry();
+        Ok(SitSector((0..count).map(|i| SegmentEntry::get(bytes, at(i), layout)).collect()))
     }
 }
 
@@ -177,22 +198,30 @@ mod tests {
 
     #[test]
     fn sectors_come_back_and_tell_where_they_belong() {
-        let nodes: Vec<NatEntry> =
-            (0..NAT_ENTRIES).map(|i| NatEntry { ino: i / 2, addr: Addr(i * 7) }).collect();
-        let bytes = NatSector(nodes.clone()).encode(3);
-        assert_eq!(NatSector::decode(&bytes, 3).expect("whole").0, nodes);
-        assert!(matches!(NatSector::decode(&bytes, 4), Err(FormatError::Value { .. })));
-        assert!(matches!(SitSector::decode(&bytes, 3, (1, 64)), Err(FormatError::Magic(_))));
+        let plan = |shared| Layout::plan_linear_with(65_536, 1, 64, shared).expect("it fits");
+        for layout in [plan(false), plan(true)] {
+            let file = |i| if layout.shared { (i % 12) << 28 | i / 2 } else { i << 20 };
+            let nodes: Vec<NatEntry> =
+                (0..NAT_ENTRIES).map(|i| NatEntry::of([file(i), i * 7], layout.shared)).collect();
+            let bytes = NatSector(nodes.clone()).encode(3);
+            let decoded = |number| NatSector::decode(&bytes, number, layout.shared);
+            assert_eq!(decoded(3).expect("whole").0, nodes);
+            assert!(matches!(decoded(4), Err(FormatError::Value { .. })));
+            let segments = SitSector::decode(&bytes, 3, 1, &layout);
+            assert!(matches!(segments, Err(FormatError::Magic(_))));
 
-        let segments: Vec<SegmentEntry> = (0..9u8)
-            .map(|i| SegmentEntry {
-                kind: i,
-                changed: u64::from(i) << 40,
-                valid: vec![i; 8].into(),
-            })
-            .collect();
-        let bytes = SitSector(segments.clone()).encode(0);
-        assert_eq!(SitSector::decode(&bytes, 0, (9, 64)).expect("whole").0, segments);
+            let segment = |kind: u8| {
+                let mut entry = SegmentEntry::empty(&layout);
+                (entry.kind, entry.changed) = (kind, u64::from(kind) << 40);
+                (0..64).filter(|page| page % 9 < kind).for_each(|page| {
+                    entry.set(page as u32, if layout.shared { page + 1 } else { Share::PAGE }.min(60));
+                });
+                entry
+            };
+            let segments: Vec<SegmentEntry> = (0..9u8).map(segment).collect();
+            let bytes = SitSector(segments.clone()).encode(0);
+            assert_eq!(SitSector::decode(&bytes, 0, 9, &layout).expect("whole").0, segments);
+        }
 
         let owners: Vec<Owner> =
             (0..SUMMARY_ENTRIES).map(|i| Owner { nid: i, slot: u32::MAX - i }).collect();

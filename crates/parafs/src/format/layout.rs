@@ -90,6 +90,9 @@ pub enum LayoutError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub shape: Shape,
+    /// Small nodes share pages: the segment table has units of each page, and there are twice as many
+    /// numbers of nodes.
+    pub(crate) shared: bool,
     /// Nodes that there can be, the number 0 included.
     pub(crate) nids: u32,
     pub(crate) packs: [u64; 2],
@@ -115,6 +118,17 @@ impl Layout {
     /// # Errors
     /// The medium has not the shape for a file system.
     pub fn plan(shape: Shape) -> Result<Layout, LayoutError> {
+        Layout::plan_with(shape, false)
+    }
+
+    /// Whether nodes can share pages: the units of a segment's pages fit into a sector.
+    pub(crate) fn can_share(shape: &Shape) -> bool {
+        SIT_ENTRY + shape.segment_pages as usize <= SECTOR - super::areas::AREA_HEAD
+            && shape.pages() < u64::from(super::pack::SHARED_NIDS)
+    }
+
+    /// As [`Layout::plan`], of a file system whose small nodes share pages, or not.
+    pub(crate) fn plan_with(shape: Shape, shared: bool) -> Result<Layout, LayoutError> {
         let Shape { regions, region_segments, segment_pages, page_sectors, meta_sectors } = shape;
         if !(1..=16).contains(&page_sectors) || !page_sectors.is_power_of_two() {
             return Err(LayoutError::Page(page_sectors));
@@ -137,11 +151,13 @@ impl Layout {
         }
         let segments = segments as u32;
         // A file takes a node and, where it is not tiny, a page: half of all pages can be nodes.
-        let nids = (pages / 2).max(u64::from(NAT_ENTRIES)) as u32;
+        let nids = if shared { pages } else { pages / 2 };
+        let nids = nids.max(u64::from(NAT_ENTRIES)) as u32;
         let nat_sectors = nids.div_ceil(NAT_ENTRIES);
-        let sit_sectors = segments.div_ceil(sit_entries(segment_pages));
+        let sit_sectors = segments.div_ceil(sit_entries(sit_entry(segment_pages, shared)));
         let summary_sectors = segment_pages.div_ceil(SUMMARY_ENTRIES);
-        let pack_sectors = pack_sectors(regions, nat_sectors, sit_sectors, segment_pages);
+        let entry = sit_entry(segment_pages, shared);
+        let pack_sectors = pack_sectors(regions, nat_sectors, sit_sectors, entry);
         let mut end = 2; // the superblock, twice
         let mut area = |sectors: u64| {
             let at = end;
@@ -158,6 +174,7 @@ impl Layout {
         }
         Ok(Layout {
             shape,
+            shared,
             nids,
             packs,
             pack_sectors,
@@ -183,6 +200,16 @@ impl Layout {
         page_sectors: u32,
         segment_pages: u32,
     ) -> Result<Layout, LayoutError> {
+        Layout::plan_linear_with(sectors, page_sectors, segment_pages, false)
+    }
+
+    /// As [`Layout::plan_linear`], of a file system whose small nodes share pages where they can, or not.
+    pub(crate) fn plan_linear_with(
+        sectors: u64,
+        page_sectors: u32,
+        segment_pages: u32,
+        shared: bool,
+    ) -> Result<Layout, LayoutError> {
         let segment = u64::from(page_sectors) * u64::from(segment_pages);
         if segment == 0 {
             return Err(LayoutError::Segment(segment_pages));
@@ -190,13 +217,9 @@ impl Layout {
         let with = |segments: u64| {
             let region_segments = segments.min(u32::MAX.into()) as u32;
             let meta_sectors = u64::MAX;
-            Layout::plan(Shape {
-                regions: 1,
-                region_segments,
-                segment_pages,
-                page_sectors,
-                meta_sectors,
-            })
+            let shape =
+                Shape { regions: 1, region_segments, segment_pages, page_sectors, meta_sectors };
+            Layout::plan_with(shape, shared && Layout::can_share(&shape))
         };
         // The areas grow with the segments, and what is left for those shrinks.
         let mut segments = sectors / segment;
@@ -247,7 +270,12 @@ impl Layout {
 
     /// Segments in a sector of the segment table.
     pub(crate) fn sit_entries(&self) -> u32 {
-        sit_entries(self.shape.segment_pages)
+        sit_entries(self.sit_entry())
+    }
+
+    /// Bytes of a segment's entry.
+    pub(crate) fn sit_entry(&self) -> usize {
+        sit_entry(self.shape.segment_pages, self.shared)
     }
 
     /// Segments that a head is given at a time: ten (paper, 3.2), fewer where that would be more
@@ -269,17 +297,19 @@ pub(crate) fn bitmap_bytes(segment_pages: u32) -> usize {
     (segment_pages as usize).div_ceil(8)
 }
 
-fn sit_entries(segment_pages: u32) -> u32 {
-    let entry = SIT_ENTRY + bitmap_bytes(segment_pages);
+fn sit_entry(segment_pages: u32, shared: bool) -> usize {
+    SIT_ENTRY + if shared { segment_pages as usize } else { bitmap_bytes(segment_pages) }
+}
+
+fn sit_entries(entry: usize) -> u32 {
     // At least one: a bitmap of 16,384 pages has 2 KiB.
     ((SECTOR - super::areas::AREA_HEAD) / entry) as u32
 }
 
 /// What the largest checkpoint takes.
-fn pack_sectors(regions: u32, nat_sectors: u32, sit_sectors: u32, segment_pages: u32) -> u64 {
+fn pack_sectors(regions: u32, nat_sectors: u32, sit_sectors: u32, entry: usize) -> u64 {
     let bitmaps = (nat_sectors as usize).div_ceil(8) + (sit_sectors as usize).div_ceil(8);
-    let segment = 4 + SIT_ENTRY + bitmap_bytes(segment_pages);
-    let journals = NAT_JOURNAL as usize * 12 + SIT_JOURNAL as usize * segment;
+    let journals = NAT_JOURNAL as usize * 12 + SIT_JOURNAL as usize * (4 + entry);
     let heads = (regions * HEADS) as usize * (8 + 8 * (LANES_MAX + ASSIGNED) as usize);
     let body = bitmaps + journals + heads + ORPHANS_MAX as usize * 4 + 256;
     // A head and a foot around it.

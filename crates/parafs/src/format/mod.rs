@@ -9,6 +9,7 @@ mod dentry;
 mod layout;
 mod node;
 mod pack;
+pub(crate) mod shared;
 mod superblock;
 
 pub(crate) use areas::{
@@ -22,6 +23,7 @@ pub use layout::{Layout, LayoutError, Shape};
 pub use node::Time;
 pub(crate) use node::{Batch, Footer, Inode, NAME_MAX, NodeKind, NodePage, Position, Tree, XATTRS};
 pub(crate) use pack::{Heads, NatEntry, Owner, Pack, SegmentEntry};
+pub(crate) use shared::Share;
 pub(crate) use superblock::{MAJOR, Superblock};
 
 use flashlane_base::{crc32c, crc32c_append};

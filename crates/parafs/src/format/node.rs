@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 const MAGIC: u32 = u32::from_le_bytes(*b"pNOD");
 const WHAT: &str = "a node";
 /// Bytes at the end of each node.
-const FOOTER: usize = 48;
+pub(super) const FOOTER: usize = 48;
 /// Bytes of an inode before its addresses, or what lies inline in their place.
-const FIXED: usize = 384;
+pub(super) const FIXED: usize = 384;
 /// Nodes that an inode names itself.
 pub(crate) const INODE_NIDS: usize = 5;
 /// Where they stand in it.
@@ -54,16 +54,22 @@ pub(crate) struct Batch {
     pub(crate) nodes: u32,
 }
 
-/// What every node says of itself.
+/// What every node says of itself, and a page that several nodes share ([`super::shared`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Footer {
+    /// [`Footer::SHARED`] for a shared page.
     pub(crate) nid: Nid,
     pub(crate) ino: Nid,
-    /// Its number in the tree.
+    /// Its number in the tree; of a shared page how many nodes it has.
     pub(crate) ofs: u32,
     /// The last checkpoint before it was written.
     pub(crate) version: u64,
     pub(crate) batch: Batch,
+}
+
+impl Footer {
+    /// In the place of a node's number: several nodes share the page.
+    pub(crate) const SHARED: Nid = u32::MAX;
 }
 
 /// The bytes of a node. Those of a page in memory that is not written yet have no footer.
@@ -115,6 +121,11 @@ impl NodePage {
         first + 4 * slot as usize
     }
 
+    /// The bytes of a node up to the end of word `slot`.
+    pub(crate) fn end_of_word(is_inode: bool, slot: u32) -> usize {
+        Self::word(is_inode, slot) + 4
+    }
+
     /// The address of a page.
     pub(crate) fn addr(bytes: &[u8], is_inode: bool, slot: u32) -> Addr {
         Addr(get32(bytes, Self::word(is_inode, slot)))
@@ -136,6 +147,11 @@ impl NodePage {
     fn child_at(is_inode: bool, slot: u32) -> usize {
         let first = if is_inode { NIDS_AT } else { 0 };
         first + 4 * slot as usize
+    }
+
+    /// The bytes of an inode up to the end of so many that it holds in place of addresses.
+    pub(crate) fn end_of_inline(bytes: usize) -> usize {
+        FIXED + bytes
     }
 
     /// What an inode holds in place of addresses.

@@ -4,10 +4,10 @@
 //! short is none; what is decoded fits its layout. Never: knows what is behind it.
 
 use super::layout::{
-    HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_ENTRY, SIT_JOURNAL, bitmap_bytes,
+    HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, bitmap_bytes,
 };
 use super::node::COUNT_MAX;
-use super::{Addr, FormatError, Nid, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
+use super::{Addr, FormatError, Nid, SECTOR, Share, VERSION_MAX, get32, get64, head, put, put32, put64};
 use flashlane_base::crc32c;
 
 const HEAD: u32 = u32::from_le_bytes(*b"pCPH");
@@ -21,6 +21,28 @@ pub(crate) struct NatEntry {
     pub(crate) ino: Nid,
     /// [`Addr::NONE`] for a node that was not written yet.
     pub(crate) addr: Addr,
+    /// Of that page.
+    pub(crate) share: Share,
+}
+
+/// Numbers of nodes are below this where nodes share pages: four bits of the number of a file in the
+/// node address table are for the share.
+pub(super) const SHARED_NIDS: u32 = 1 << 28;
+
+impl NatEntry {
+    /// The words of the table: the file, with the share where nodes share pages; the address.
+    pub(super) fn words(&self) -> [u32; 2] {
+        [self.ino | u32::from(self.share.code()) << 28, self.addr.0]
+    }
+
+    /// The entry with these words. A share that can't be counts as a whole page.
+    pub(super) fn of([ino, addr]: [u32; 2], shared: bool) -> NatEntry {
+        let (ino, share) = match shared {
+            true => (ino % SHARED_NIDS, Share::from_code((ino / SHARED_NIDS) as u8)),
+            false => (ino, None),
+        };
+        NatEntry { ino, addr: Addr(addr), share: share.unwrap_or_default() }
+    }
 }
 
 /// What is valid in a segment.
@@ -32,12 +54,46 @@ pub(crate) struct SegmentEntry {
     pub(crate) changed: u64,
     /// A bit for each page.
     pub(crate) valid: Box<[u8]>,
+    /// Where nodes share pages, of each page how many of its [`Share::PAGE`] units are in use.
+    /// Otherwise it is empty.
+    pub(crate) units: Box<[u8]>,
 }
 
 impl SegmentEntry {
-    pub(crate) fn empty(segment_pages: u32) -> SegmentEntry {
-        let valid = vec![0; bitmap_bytes(segment_pages)].into();
-        SegmentEntry { kind: 0, changed: 0, valid }
+    pub(crate) fn empty(layout: &Layout) -> SegmentEntry {
+        let pages = layout.shape.segment_pages;
+        let units = if layout.shared { pages as usize } else { 0 };
+        let valid = vec![0; bitmap_bytes(pages)].into();
+        SegmentEntry { kind: 0, changed: 0, valid, units: vec![0; units].into() }
+    }
+
+    /// So many units of a page are in use.
+    pub(crate) fn set(&mut self, page: u32, units: u8) {
+        let (byte, bit) = (page as usize / 8, 1 << (page % 8));
+        if let Some(place) = self.valid.get_mut(byte) {
+            *place = if units > 0 { *place | bit } else { *place & !bit };
+        }
+        if let Some(place) = self.units.get_mut(page as usize) {
+            *place = units;
+        }
+    }
+
+    /// How many units of a page are in use: all of it, or nothing, where nodes do not share pages.
+    pub(crate) fn units(&self, page: u32) -> u8 {
+        let bit = || crate::fs::bit(&self.valid, page);
+        let whole = || if bit() { Share::PAGE } else { 0 };
+        self.units.get(page as usize).copied().unwrap_or_else(whole)
+    }
+
+    /// Of all pages.
+    pub(crate) fn all_units(&self) -> u64 {
+        match self.units.is_empty() {
+            true => {
+                let pages = self.valid.iter().map(|b| u64::from(b.count_ones())).sum::<u64>();
+                pages * u64::from(Share::PAGE)
+            }
+            false => self.units.iter().map(|units| u64::from(*units)).sum(),
+        }
     }
 }
 
@@ -51,6 +107,8 @@ pub(crate) struct Owner {
 impl Owner {
     /// The word of a page that is a node.
     pub(crate) const NODE: u32 = u32::MAX;
+    /// Several nodes share the page. Which ones they are stands in it.
+    pub(crate) const SHARED: Owner = Owner { nid: u32::MAX, slot: Owner::NODE };
 
     pub(crate) fn node(nid: Nid) -> Owner {
         Owner { nid, slot: Owner::NODE }
@@ -159,12 +217,13 @@ impl Pack {
         w.0.extend_from_slice(&self.sit_copies);
         w.u32(self.nat.len() as u32);
         for (nid, entry) in &self.nat {
-            w.all(&[*nid, entry.ino, entry.addr.0]);
+            w.u32(*nid);
+            w.all(&entry.words());
         }
         w.u32(self.sit.len() as u32);
         for (segment, entry) in &self.sit {
             w.u32(*segment);
-            let mut bytes = vec![0; SIT_ENTRY + entry.valid.len()];
+            let mut bytes = vec![0; entry.bytes()];
             entry.put(&mut bytes, 0);
             w.0.extend_from_slice(&bytes);
         }
@@ -243,18 +302,18 @@ impl Pack {
         };
         let mut nat = Vec::new();
         for _ in 0..r.count("the number of its nodes", NAT_JOURNAL)? {
-            let (nid, ino, addr) = (r.u32(), r.u32(), Addr(r.u32()));
+            let (nid, words) = (r.u32(), [r.u32(), r.u32()]);
             if nid >= layout.nids {
                 let value = nid.into();
                 return Err(FormatError::Value { what: WHAT, field: "a node", value });
             }
-            nat.push((nid, NatEntry { ino, addr }));
+            nat.push((nid, NatEntry::of(words, layout.shared)));
         }
         let mut sit = Vec::new();
         for _ in 0..r.count("the number of its segments", SIT_JOURNAL)? {
             let segment = in_segments(r.u32())?;
-            let bytes = r.bytes(SIT_ENTRY + bitmap_bytes(shape.segment_pages));
-            sit.push((segment, SegmentEntry::get(bytes, 0, shape.segment_pages)));
+            let bytes = r.bytes(layout.sit_entry());
+            sit.push((segment, SegmentEntry::get(bytes, 0, layout)));
         }
         let mut heads = Vec::new();
         for _ in 0..shape.regions * HEADS {
@@ -301,7 +360,6 @@ mod tests {
     use super::*;
 
     fn any(layout: &Layout) -> Pack {
-        let pages = layout.shape.segment_pages;
         Pack {
             version: 77,
             clean: true,
@@ -313,9 +371,11 @@ mod tests {
             kept: 1 << 33,
             nat_copies: vec![0x5a; (layout.nat_sectors as usize).div_ceil(8)],
             sit_copies: vec![0xa5; (layout.sit_sectors as usize).div_ceil(8)],
-            nat: (0..NAT_JOURNAL).map(|i| (i, NatEntry { ino: i, addr: Addr(i * 3) })).collect(),
+            nat: (0..NAT_JOURNAL)
+                .map(|i| (i, NatEntry::of([i, i * 3], layout.shared)))
+                .collect(),
             sit: (0..SIT_JOURNAL)
-                .map(|i| (i, SegmentEntry { changed: i.into(), ..SegmentEntry::empty(pages) }))
+                .map(|i| (i, SegmentEntry { changed: i.into(), ..SegmentEntry::empty(layout) }))
                 .collect(),
             heads: (0..HEADS * layout.shape.regions)
                 .map(|i| Heads {
@@ -329,7 +389,13 @@ mod tests {
 
     #[test]
     fn the_largest_one_fits_and_comes_back() {
-        let layout = Layout::plan_linear(1 << 20, 1, 64).expect("it fits");
+        for shared in [false, true] {
+            largest(shared);
+        }
+    }
+
+    fn largest(shared: bool) {
+        let layout = Layout::plan_linear_with(1 << 20, 1, 64, shared).expect("it fits");
         let pack = any(&layout);
         let (all, foot) = pack.encode();
         assert!((all.len() / SECTOR + 1) as u64 <= layout.pack_sectors);

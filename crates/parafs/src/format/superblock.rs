@@ -11,11 +11,13 @@ use flashlane_base::{crc32c, mutant};
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
 /// The major version that `mkfs` makes. Older ones can be read and written, too, and stay what they
 /// are.
-pub(crate) const MAJOR: u32 = 3;
+pub(crate) const MAJOR: u32 = 4;
 /// From this major version on sums of nodes begin with the identity.
 const SEEDED: u32 = 2;
 /// From this major version on pages of directories have a seal.
 const SEALED: u32 = 3;
+/// From this major version on the superblock may say that nodes share pages.
+const SHARED: u32 = 4;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
 const FIRST_VERSION: usize = 136;
@@ -69,7 +71,7 @@ impl Superblock {
         put64(&mut bytes, 48, shape.meta_sectors);
         put32(&mut bytes, 56, self.reserved_segments);
         put32(&mut bytes, 60, self.content_bytes);
-        put32(&mut bytes, 64, u32::from(self.linear));
+        put32(&mut bytes, 64, u32::from(self.linear) | u32::from(self.layout.shared) << 1);
         let label = &self.label.as_bytes()[..self.label.len().min(LABEL)];
         put32(&mut bytes, 68, label.len() as u32);
         put(&mut bytes, 72, label);
@@ -92,7 +94,9 @@ impl Superblock {
             meta_sectors: get64(bytes, 48),
         };
         let wrong = |field, value| FormatError::Value { what: WHAT, field, value };
-        let layout = Layout::plan(shape)
+        let words = get32(bytes, 64);
+        let shared = words & 2 == 2 && major >= SHARED;
+        let layout = Layout::plan_with(shape, shared)
             .map_err(|_| wrong("the number of segments", shape.region_segments.into()))?;
         let reserved_segments = get32(bytes, 56);
         if reserved_segments >= shape.segments() {
@@ -102,7 +106,6 @@ impl Superblock {
         if content_bytes != 8 && content_bytes != SECTOR as u32 {
             return Err(wrong("the bytes of a sector", content_bytes.into()));
         }
-        let words = get32(bytes, 64);
         let label = (get32(bytes, 68) as usize).min(LABEL);
         Ok(Superblock {
             layout,
@@ -126,7 +129,7 @@ mod tests {
 
     fn any() -> Superblock {
         Superblock {
-            layout: Layout::plan_linear(65_536, 1, 64).expect("it fits"),
+            layout: Layout::plan_linear_with(65_536, 1, 64, true).expect("it fits"),
             major: MAJOR,
             linear: true,
             uuid: [7; 16],
@@ -143,10 +146,11 @@ mod tests {
         let bytes = s.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(s));
         for major in 1..MAJOR {
-            let older = Superblock { major, ..any() };
+            let layout = Layout::plan_linear_with(65_536, 1, 64, false).expect("it fits");
+            let older = Superblock { major, layout, ..any() };
             assert_eq!(Superblock::decode(&older.encode()), Ok(older));
         }
-        for (at, value) in [(8, 4), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+        for (at, value) in [(8, 5), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
             let mut bad = bytes.clone();
             put32(&mut bad, at, value);
             assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));

@@ -3,7 +3,7 @@
 //! Owns: [`Nodes`], [`Owners`], [`Bits`]. Promises: memory follows the size of the medium, whatever
 //! its bytes claim; tables are gone over in ascending order. Never: holds the content of a node.
 
-use crate::format::{Addr, Layout, Nid, Owner};
+use crate::format::{Addr, Layout, Nid, Owner, Share};
 
 /// A node that was found whole, without its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(crate) struct Found {
     /// Words of an unchanged node that name a page, or say that one is kept or lost.
     pub(super) words: u16,
     pub(super) flags: u16,
+    /// Of the page that it lies in, at least.
+    pub(super) share: Share,
 }
 
 impl Found {
@@ -111,11 +113,14 @@ impl Nodes {
 pub(crate) struct Owners {
     layout: Layout,
     segments: Vec<Option<Box<[Owner]>>>,
+    /// Where nodes share pages, how many units of each are in use.
+    units: Vec<Option<Box<[u8]>>>,
 }
 
 impl Owners {
     pub(super) fn new(layout: Layout) -> Owners {
-        Owners { layout, segments: vec![None; layout.shape.segments() as usize] }
+        let segments = layout.shape.segments() as usize;
+        Owners { layout, segments: vec![None; segments], units: vec![None; segments] }
     }
 
     /// Owners of all pages of a segment, where it has any. A page of none has node 0.
@@ -136,24 +141,53 @@ impl Owners {
         self.get(addr).is_some()
     }
 
-    fn put(&mut self, addr: Addr, owner: Owner) {
+    fn put(&mut self, addr: Addr, owner: Owner, units: u8) {
         if self.layout.has(addr) {
             let (segment, page) = self.layout.segment_of(addr);
             let pages = self.layout.shape.segment_pages as usize;
             let owners = self.segments[segment as usize]
                 .get_or_insert_with(|| vec![Owner::default(); pages].into());
             owners[page as usize] = owner;
+            if self.layout.shared {
+                let of = self.units[segment as usize].get_or_insert_with(|| vec![0; pages].into());
+                of[page as usize] = units;
+            }
+        }
+    }
+
+    /// Units of a page of the log that are in use.
+    pub(crate) fn units(&self, addr: Addr) -> u8 {
+        if !self.layout.shared {
+            return if self.contains(addr) { Share::PAGE } else { 0 };
+        }
+        let (segment, page) = self.layout.segment_of(addr);
+        let of = self.units.get(segment as usize).and_then(|of| of.as_deref());
+        of.and_then(|of| of.get(page as usize)).copied().unwrap_or(0)
+    }
+
+    /// A node has a share of a page, which is its own or others', too.
+    pub(super) fn add_node(&mut self, addr: Addr, owner: Owner, share: Share) {
+        let units = self.units(addr).saturating_add(share.units()).min(Share::PAGE);
+        self.put(addr, owner, units);
+    }
+
+    /// A node has its share of a page no more.
+    pub(super) fn remove_node(&mut self, addr: Addr, share: Share) {
+        let owner = self.get(addr).unwrap_or_default();
+        match self.units(addr).saturating_sub(share.units()) {
+            0 => self.remove(addr),
+            units => self.put(addr, owner, units),
         }
     }
 
     /// Sets the owner of a page of the log.
     pub(super) fn insert(&mut self, addr: Addr, owner: Owner) {
-        self.put(addr, owner);
+        self.put(addr, owner, Share::PAGE);
     }
 
     pub(super) fn remove(&mut self, addr: Addr) {
         if self.contains(addr) {
-            self.put(addr, Owner::default());
+            self.put(addr, Owner::default(), 0);
         }
     }
 

@@ -19,7 +19,7 @@ mod trees;
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Dentry, Footer, HEADS, Inode, Layout, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
-    Pack, SECTOR, SegmentEntry, Slots, Superblock, Tree,
+    Pack, SECTOR, SegmentEntry, Share, Slots, Superblock, Tree, shared,
 };
 use crate::medium::{Medium, sector_of};
 use crate::mount;
@@ -104,7 +104,7 @@ pub(crate) mod cure {
 pub type Progress<'a> = &'a dyn Fn(&'static str, u64, u64);
 
 /// The content of a node as it was read last, with its place.
-type Last = RefCell<Option<(Addr, Arc<Vec<u8>>)>>;
+type Last = RefCell<Option<(Nid, Arc<Vec<u8>>)>>;
 
 /// A file system as it should be.
 pub(crate) struct Model<'a> {
@@ -276,7 +276,7 @@ impl<'a> Model<'a> {
             later: false,
             pack_lost: lost,
             superblock_lost: false,
-            segments: vec![SegmentEntry::empty(layout.shape.segment_pages); segments],
+            segments: vec![SegmentEntry::empty(&layout); segments],
             segments_known: vec![!lost; segments],
             kinds: BTreeMap::new(),
             nat_lost: BTreeSet::new(),
@@ -472,7 +472,8 @@ impl<'a> Model<'a> {
         if self.files.get(&(node.ino, node.ofs)) == Some(&nid) {
             self.files.remove(&(node.ino, node.ofs));
         }
-        self.owners.remove(self.nat[nid as usize].addr);
+        let NatEntry { addr, share, .. } = self.nat[nid as usize];
+        self.owners.remove_node(addr, share);
         self.set_nat(nid, NatEntry::default());
         let Some(content) = content else { return Ok(()) };
         for slot in 0..self.tree.slots.max(self.tree.inode_addrs) as u32 {
@@ -519,7 +520,7 @@ impl<'a> Model<'a> {
             return Ok(changed.clone());
         }
         let addr = self.nat[nid as usize].addr;
-        let last = self.last.borrow().as_ref().filter(|(at, _)| *at == addr).cloned();
+        let last = self.last.borrow().as_ref().filter(|(of, _)| *of == nid).cloned();
         if let Some((_, content)) = last {
             return Ok(content);
         }
@@ -528,13 +529,13 @@ impl<'a> Model<'a> {
         // It may be spoiled on its way.
         for _ in 0..2 {
             let read = self.medium.read_again(self.cx, &self.layout, addr, &mut bytes).await;
-            match read.and_then(|()| Ok(self.footer(&bytes)?)) {
-                Ok(footer) if footer.nid == nid => {
-                    let content = Arc::new(bytes);
-                    self.last.replace(Some((addr, content.clone())));
+            match read.and_then(|()| Ok(self.lying(&bytes, |other| other == nid)?.pop())) {
+                Ok(Some(lying)) => {
+                    let content = Arc::new(lying.content);
+                    self.last.replace(Some((nid, content.clone())));
                     return Ok(content);
                 }
-                Ok(footer) => why = format!("it is node {} now", footer.nid),
+                Ok(None) => why = "there is another one now".into(),
                 Err(e) => why = e.why(),
             }
         }
@@ -625,8 +626,13 @@ impl<'a> Model<'a> {
     /// What a check keeps of a node that it has read.
     fn digest(&self, footer: &Footer, content: &[u8]) -> Found {
         let Footer { nid, ino, ofs, version, .. } = *footer;
-        let mut found = Found { ino, ofs, version, ..Found::default() };
         let is_inode = ofs == 0;
+        let body = || shared::body_length(content, is_inode);
+        let share = match self.layout.shared {
+            true => Share::of(body(), content.len()),
+            false => Share::WHOLE,
+        };
+        let mut found = Found { ino, ofs, version, share, ..Found::default() };
         if is_inode {
             let inode = Inode::decode(content);
             fields(&mut found, &inode);

@@ -7,9 +7,10 @@
 
 use super::{Found, Model, Owners, PAGES_BEHIND, cure};
 use crate::error::{FsError, Result};
+use crate::format::shared::{self, Lying};
 use crate::format::{
-    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner,
-    SegmentEntry, SitSector, SummarySector, WindowSector,
+    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SegmentEntry,
+    Share, SitSector, SummarySector, WindowSector,
 };
 use crate::fs::bit;
 use crate::segments::Heat;
@@ -23,6 +24,8 @@ struct Candidate {
     /// the checkpoint behind all fsyncs), its place.
     rank: (bool, u64, u32, u32),
     node: Found,
+    /// Whose its page is.
+    owner: Owner,
 }
 
 fn is_node_head(kind: u8) -> bool {
@@ -70,10 +73,10 @@ impl Model<'_> {
         let (per, all) = (self.layout.sit_entries(), self.layout.shape.segments());
         for sector in 0..self.layout.sit_sectors {
             let first = sector * per;
-            let of = (per.min(all - first), self.layout.shape.segment_pages);
+            let count = per.min(all - first);
             let at = self.layout.sit_at(sector, bit(&self.pack.sit_copies, sector));
             let read = self.read_sector(at).await;
-            match read.and_then(|bytes| Ok(SitSector::decode(&bytes, sector, of)?)) {
+            match read.and_then(|bytes| Ok(SitSector::decode(&bytes, sector, count, &self.layout)?)) {
                 Ok(found) => {
                     for (i, entry) in found.0.into_iter().enumerate() {
                         self.segments[first as usize + i] = entry;
@@ -84,7 +87,7 @@ impl Model<'_> {
                     let said = format!("sector {sector} of the segment table: {}", e.why());
                     self.wrong(cure::SEGMENTS, said);
                     let known = &mut self.segments_known[first as usize..];
-                    known.iter_mut().take(of.0 as usize).for_each(|known| *known = false);
+                    known.iter_mut().take(count as usize).for_each(|known| *known = false);
                 }
             }
         }
@@ -137,21 +140,36 @@ impl Model<'_> {
         }
     }
 
-    /// What a node says of itself, if it is whole.
-    pub(super) fn footer(&self, bytes: &[u8]) -> std::result::Result<Footer, FormatError> {
+    /// What a page of nodes says of itself, if it is whole.
+    fn footer(&self, bytes: &[u8]) -> std::result::Result<Footer, FormatError> {
         NodePage::check(bytes, self.sb.node_seed())
+    }
+
+    /// The nodes that lie in a page, as far as they are `wanted`.
+    pub(super) fn lying(
+        &self,
+        page: &[u8],
+        wanted: impl Fn(Nid) -> bool,
+    ) -> std::result::Result<Vec<Lying>, FormatError> {
+        shared::lying(page, self.sb.node_seed(), wanted)
     }
 
     /// Nodes where the table has them.
     pub(super) async fn read_nodes(&mut self) -> Result<()> {
         let all = self.nat.len() as u32;
+        // Nodes that share a page mostly follow each other.
+        let mut last = (Addr::NONE, Vec::new());
         for nid in 0..all {
             self.says("nodes", nid.into(), all.into());
             let entry = self.nat[nid as usize];
             if entry == NatEntry::default() {
                 continue;
             }
-            let why = match self.read_page(entry.addr).await {
+            let read = match last.0 == entry.addr {
+                true => Ok(()),
+                false => self.read_page(entry.addr).await.map(|page| last = (entry.addr, page)),
+            };
+            let why = match read {
                 _ if nid == 0 => "there can't be a node 0".into(),
                 Err(e) => {
                     if self.layout.has(entry.addr) {
@@ -160,19 +178,22 @@ impl Model<'_> {
                     }
                     format!("node {nid} can't be read: {}", e.why())
                 }
-                Ok(bytes) => match self.footer(&bytes) {
+                Ok(()) => match self.lying(&last.1, |_| true) {
                     Err(e) => format!("node {nid} at page {}: {e}", entry.addr.0),
-                    Ok(footer) if (footer.nid, footer.ino) == (nid, entry.ino) => {
-                        if footer.version >= self.pack.version {
-                            let said = format!("node {nid} is newer than the checkpoint");
-                            self.wrong(cure::NEWER, said);
+                    Ok(lying) => {
+                        let is = |l: &&Lying| (l.footer.nid, l.footer.ino) == (nid, entry.ino);
+                        if let Some(lying) = lying.iter().find(is) {
+                            if lying.footer.version >= self.pack.version {
+                                let said = format!("node {nid} is newer than the checkpoint");
+                                self.wrong(cure::NEWER, said);
+                            }
+                            let node = self.digest(&lying.footer, &lying.content);
+                            self.place(nid, entry.addr, node, lying.owner).await?;
+                            continue;
                         }
-                        let node = self.digest(&footer, &bytes);
-                        self.place(nid, entry.addr, node).await?;
-                        continue;
-                    }
-                    Ok(footer) => {
-                        let said = format!("node {} of file {}", footer.nid, footer.ino);
+                        let said = lying.first().map(|lying| lying.footer).unwrap_or_default();
+                        let others = if lying.len() > 1 { ", or another one" } else { "" };
+                        let said = format!("node {} of file {}{others}", said.nid, said.ino);
                         format!("node {nid} of file {} is {said} by itself", entry.ino)
                     }
                 },
@@ -185,8 +206,15 @@ impl Model<'_> {
         Ok(())
     }
 
-    async fn place(&mut self, nid: Nid, addr: Addr, node: Found) -> Result<()> {
-        self.owners.insert(addr, Owner::node(nid));
+    async fn place(&mut self, nid: Nid, addr: Addr, node: Found, owner: Owner) -> Result<()> {
+        let entry = self.nat[nid as usize];
+        if entry.share.units() < node.share.units() {
+            let said = format!("node {nid} at page {} takes more of it than is listed", addr.0);
+            self.wrong(cure::NAT, said);
+            self.set_nat(nid, NatEntry { share: node.share, ..entry });
+        }
+        let share = self.nat[nid as usize].share;
+        self.owners.add_node(addr, owner, share);
         let Found { ino, ofs, version, .. } = node;
         // Of two with one number in a file the one that was written later counts.
         if let Some(other) = self.node_of(ino, ofs) {
@@ -194,7 +222,7 @@ impl Model<'_> {
             let said = format!("nodes {other} and {nid} of file {ino} are both number {ofs}");
             self.wrong(cure::NODE_DELETED, said);
             if !older {
-                self.owners.remove(addr);
+                self.owners.remove_node(addr, share);
                 self.set_nat(nid, NatEntry::default());
                 return Ok(());
             }
@@ -226,7 +254,9 @@ impl Model<'_> {
                     (Some(true), None) => is_node_head(self.segments[segment as usize].kind),
                     (None, None) => true,
                 };
-                if !may || self.owners.contains(addr) {
+                // A page that nodes share may have others that are not listed.
+                let owner = self.owners.get(addr);
+                if !may || owner.is_some_and(|owner| owner != Owner::SHARED || !lacks) {
                     continue;
                 }
                 let Ok(bytes) = self.read_page(addr).await else {
@@ -235,28 +265,32 @@ impl Model<'_> {
                     }
                     continue;
                 };
-                let Ok(footer) = self.footer(&bytes) else { continue };
-                let Footer { nid, version, batch, .. } = footer;
-                let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
-                let wanted = sector || self.led_nowhere.contains(&nid) || known;
-                let is_older = version < self.sb.first_version;
-                // The table says where the newest one is, and that place can't be read.
-                let has_newer = !known && self.listed_unread.contains(&nid);
-                if nid == 0
-                    || has_newer && !mutant!("parafs.older-node-counts")
-                    || is_older && !mutant!("parafs.older-file-system-counts")
-                    || nid >= self.layout.nids
-                    || version >= self.pack.version
-                    || self.nodes.contains(nid)
-                    || !wanted
-                {
-                    continue;
-                }
-                let fsync = if batch.number == 0 { u32::MAX } else { batch.number };
-                let rank = (known, version, fsync, addr.0);
-                if found.get(&nid).is_none_or(|other| other.rank < rank) {
-                    let node = self.digest(&footer, &bytes);
-                    found.insert(nid, Candidate { rank, node });
+                let Ok(lying) = self.lying(&bytes, |_| true) else { continue };
+                for Lying { footer, content, owner: its } in lying {
+                    let Footer { nid, version, batch, .. } = footer;
+                    let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
+                    let wanted = sector
+                        || self.led_nowhere.contains(&nid)
+                        || known && owner.is_none();
+                    let is_older = version < self.sb.first_version;
+                    // The table says where the newest one is, and that place can't be read.
+                    let has_newer = !known && self.listed_unread.contains(&nid);
+                    if nid == 0
+                        || has_newer && !mutant!("parafs.older-node-counts")
+                        || is_older && !mutant!("parafs.older-file-system-counts")
+                        || nid >= self.layout.nids
+                        || version >= self.pack.version
+                        || self.nodes.contains(nid)
+                        || !wanted
+                    {
+                        continue;
+                    }
+                    let fsync = if batch.number == 0 { u32::MAX } else { batch.number };
+                    let rank = (known, version, fsync, addr.0);
+                    if found.get(&nid).is_none_or(|other| other.rank < rank) {
+                        let node = self.digest(&footer, &content);
+                        found.insert(nid, Candidate { rank, node, owner: its });
+                    }
                 }
             }
         }
@@ -275,7 +309,7 @@ impl Model<'_> {
             );
             self.would_lose("sectors of the node address table", self.nat_lost.len() as u64);
         }
-        for (nid, Candidate { rank, mut node }) in found {
+        for (nid, Candidate { rank, mut node, owner }) in found {
             let addr = Addr(rank.3);
             let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
             let doubtful = !sector && !self.led_nowhere.contains(&nid);
@@ -283,10 +317,10 @@ impl Model<'_> {
                 let of = format!("node {nid} of file {}", node.ino);
                 self.wrong(cure::NAT, format!("{of} lies at page {}, and is not listed", addr.0));
             }
-            self.set_nat(nid, NatEntry { ino: node.ino, addr });
+            self.set_nat(nid, NatEntry { ino: node.ino, addr, share: node.share });
             self.lost_nodes.remove(&(node.ino, nid));
             node.set(Found::DOUBTFUL, doubtful);
-            self.place(nid, addr, node).await?;
+            self.place(nid, addr, node, owner).await?;
         }
         if self.pack.version == u64::MAX {
             // No checkpoint: this one follows all that was found.
@@ -315,7 +349,20 @@ impl Model<'_> {
                 let what = match (self.counted(addr), owner) {
                     (Some(true), None) => "counts as valid, and nothing names it".to_string(),
                     (Some(false), Some(owner)) => {
-                        format!("counts as garbage, and node {} names it", owner.nid)
+                        let who = match owner == Owner::SHARED {
+                            true => "nodes lie in it".into(),
+                            false => format!("node {} names it", owner.nid),
+                        };
+                        format!("counts as garbage, and {who}")
+                    }
+                    (Some(true), Some(_)) => {
+                        let counted = self.segments[segment as usize].units(page);
+                        let named = self.owners.units(addr);
+                        if counted == named {
+                            continue;
+                        }
+                        let of = Share::PAGE;
+                        format!("counts {counted} of {of} units in use, and nodes have {named}")
                     }
                     _ => continue,
                 };

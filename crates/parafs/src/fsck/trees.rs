@@ -507,7 +507,7 @@ impl Model<'_> {
         let ino = if ofs == 0 { nid } else { ino };
         self.put_node(nid, Found { ino, ofs, ..Found::default() });
         self.changed.insert(nid, Arc::new(vec![0; self.layout.shape.page_bytes()]));
-        self.set_nat(nid, NatEntry { ino, addr: Addr::NONE });
+        self.set_nat(nid, NatEntry { ino, ..NatEntry::default() });
         nid
     }
 

@@ -219,7 +219,8 @@ impl Fs {
             free,
             available,
             files: nids,
-            files_free: numbers.min(free),
+            // An empty file takes a node.
+            files_free: numbers.min(free * s.most_nodes_of_page()),
         }
     }
 }

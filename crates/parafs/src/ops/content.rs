@@ -189,6 +189,7 @@ impl State {
         let inode = self.inode(ino)?;
         let (inline, size) = (inode.inline, inode.size);
         if inline && end <= self.tree.inline as u64 {
+            self.room_to_grow(ino, NodePage::end_of_inline(end as usize))?;
             let node = self.node_mut(ino)?;
             let room = NodePage::inline_mut(node.bytes_mut());
             room[offset as usize..end as usize].copy_from_slice(data);

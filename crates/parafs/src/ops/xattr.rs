@@ -78,6 +78,8 @@ impl State {
             let inode = self.inode_mut(ino)?;
             inode.xattrs = nid;
             inode.pages += 1;
+        } else {
+            self.room_to_grow(nid, bytes.len())?;
         }
         let node = self.node_mut(nid)?;
         let body = NodePage::body_mut(node.bytes_mut());
