@@ -21,7 +21,7 @@ use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, How, time_from};
 use flashlane_parafs::{
-    Fs, FsError, Make, Medium, Options, Shape, check_with, mkfs, repair_with, segments_for_files,
+    Fs, FsError, Make, Medium, Options, Reserve, Shape, check_with, division, mkfs, repair_with,
 };
 pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
@@ -38,8 +38,13 @@ use std::sync::Arc;
 /// the paper, 2 MiB and 8 KiB.
 pub(crate) const SEGMENT_PAGES: u32 = 256;
 pub(crate) const PAGE_SECTORS: u32 = 2;
-const WANTED: Wanted =
-    Wanted { page_sectors: PAGE_SECTORS, segment_pages: SEGMENT_PAGES, spare_segments: 0 };
+const WANTED: Wanted = Wanted {
+    page_sectors: PAGE_SECTORS,
+    segment_pages: SEGMENT_PAGES,
+    spare_segments: 0,
+    reserve: Reserve::Shared,
+    shares_pages: true,
+};
 /// Of devices in memory that are tried.
 const SEED: u64 = 1;
 /// The target that is made for a file system.
@@ -196,6 +201,8 @@ pub struct Made {
     pub bytes: u64,
     /// What files and their nodes can have of them.
     pub for_files: u64,
+    /// What the bytes of the target are for: names, bytes. Files come last.
+    pub division: Vec<(&'static str, u64)>,
     pub page_bytes: u64,
     pub regions: u32,
     pub segments: u32,
@@ -218,7 +225,14 @@ impl fmt::Display for Made {
             self.kind,
             Bytes::new(self.page_bytes),
             self.segments,
-        )
+        )?;
+        let all: u64 = self.division.iter().map(|(_, bytes)| bytes).sum();
+        let rows = self.division.iter().filter(|(_, bytes)| *bytes > 0).copied();
+        for (name, bytes) in rows.chain([("all of the target", all)]) {
+            let share = bytes as f64 * 100.0 / all.max(1) as f64;
+            write!(f, "\n{name:<42} {:>12} KiB {share:>5.1}%", bytes / 1024)?;
+        }
+        Ok(())
     }
 }
 
@@ -265,14 +279,14 @@ pub fn make(making: &Making, now: Time) -> Result<Made, FilesError> {
         // Nobody asked for it but for the file system. What kept that from being made matters more.
         let _ = verbs::ask(&on.image, &Ask::Remove { target: on.name.clone() });
     }
-    let (shape, for_files) = made?;
-    let segment_bytes = u64::from(shape.segment_pages) * shape.page_bytes() as u64;
+    let (shape, division) = made?;
     Ok(Made {
         target: on.name,
         kind,
         new_target,
         bytes: shape.pages() * shape.page_bytes() as u64,
-        for_files: u64::from(for_files) * segment_bytes,
+        for_files: division.last().map_or(0, |(_, bytes)| *bytes),
+        division,
         page_bytes: shape.page_bytes() as u64,
         regions: shape.regions,
         segments: shape.segments(),
@@ -364,8 +378,11 @@ async fn occupied(cx: &Cx, sectors: &dyn BlockDev) -> Option<String> {
     })
 }
 
-/// What was made: its shape, and the segments for files.
-fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32), FilesError> {
+/// What the bytes of a target are for: names, bytes.
+type Division = Vec<(&'static str, u64)>;
+
+/// What was made: its shape, and what the bytes of the target are for.
+fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, Division), FilesError> {
     let target = target(on, false)?;
     let stack = target.stack.clone();
     let (making, name) = (making.clone(), on.name.clone());
@@ -388,10 +405,10 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32),
             return Err(FilesError::Occupied { target: name, found });
         }
         let (uid, gid) = making.owner;
-        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
-        let for_files = segments_for_files(&medium, &layout);
+        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..WANTED.make() };
+        let division = division(&medium, &layout, &make);
         mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
-        Ok(Ok((layout.shape, for_files)))
+        Ok(Ok((layout.shape, division)))
     })?;
     made.map_err(|tight| no_room(format!("target {}", on.name), &tight, &stack))
 }

@@ -8,7 +8,9 @@ use flashlane_base::{Geometry, SECTOR_BYTES};
 use flashlane_ftl::layer::Stop;
 use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::{SsdOptions, StoreKind};
-use flashlane_parafs::{FsError, Layout, LayoutError, Make, Medium, can_be_made, spare_most};
+use flashlane_parafs::{
+    FsError, Layout, LayoutError, Make, Medium, Reserve, can_be_made, spare_most,
+};
 use flashlane_rt::{CostTable, Virtual};
 use flashlane_stack::{Description, LayerSpec, Make as Raise, raise};
 
@@ -20,6 +22,17 @@ pub(crate) struct Wanted {
     pub(crate) segment_pages: u32,
     /// Segments that files can't have, beside the least.
     pub(crate) spare_segments: u32,
+    pub(crate) reserve: Reserve,
+    /// Small nodes share pages.
+    pub(crate) shares_pages: bool,
+}
+
+impl Wanted {
+    /// How it is made.
+    pub(crate) fn make(&self) -> Make {
+        let Wanted { spare_segments, reserve, .. } = *self;
+        Make { spare_segments, reserve, ..Make::default() }
+    }
 }
 
 /// Why a file system has no room.
@@ -80,11 +93,14 @@ fn capacity(geo: &Geometry, chunks: u32) -> String {
 /// # Errors
 /// It has not, or can't have one.
 pub(crate) fn plan(medium: &Medium, wanted: &Wanted) -> Result<Layout, Tight> {
-    let layout = medium.plan(wanted.page_sectors, wanted.segment_pages)?;
-    let make = Make { spare_segments: wanted.spare_segments, ..Make::default() };
+    let layout = match wanted.shares_pages {
+        true => medium.plan_sharing(wanted.page_sectors, wanted.segment_pages)?,
+        false => medium.plan(wanted.page_sectors, wanted.segment_pages)?,
+    };
+    let make = wanted.make();
     match can_be_made(medium, &layout, &make) {
         Ok(()) => Ok(layout),
-        Err(FsError::NoSpace) => Err(match spare_most(medium, &layout) {
+        Err(FsError::NoSpace) => Err(match spare_most(medium, &layout, &make) {
             Some(most) => Tight::Spare { asked: wanted.spare_segments, most },
             None => Tight::NothingLeft,
         }),
@@ -165,7 +181,7 @@ fn fresh(layer: &LayerSpec) -> LayerSpec {
     let mut layer = layer.clone();
     if layer.kind.name() == name_of_sftl() {
         let mut settings = layer.kind.defaults();
-        for key in [META_PERCENT, "over_provisioning_percent", "flush_records"] {
+        for key in [META_PERCENT, "over_provisioning_percent", "flush_records", "small_spare"] {
             if let Some(value) = layer.settings.get(key) {
                 settings[key] = value.clone();
             }

@@ -15,6 +15,7 @@
 use crate::error::{FsError, Result};
 use crate::format::{Addr, Nid, NodePage, Owner};
 use crate::fs::{Cleaners, Fs, Options};
+use crate::mkfs::shared_heads;
 use crate::nodes::is_dir;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
@@ -144,7 +145,18 @@ impl State {
     /// when they are written, and whoever made them dirty has been let in.
     fn free_for_pages(&self) -> u32 {
         let segments = 2 * self.pages_waiting() as u32 / self.layout.shape.segment_pages;
-        segments.min(self.reserve() / 4)
+        segments.min(self.part_of_reserve())
+    }
+
+    /// The part of the reserve that one purpose of cleaning may take. Where the regions share heads
+    /// these, and what nobody but cleaning takes, are most of the reserve, and never free all at once.
+    fn part_of_reserve(&self) -> u32 {
+        if !self.segments.shares_heads() {
+            return self.reserve() / 4;
+        }
+        let shape = &self.layout.shape;
+        let heads = shared_heads(shape.regions, self.segments.lanes);
+        (self.reserve().saturating_sub(heads + shape.regions.min(8) + 4) / 4).max(1)
     }
 
     /// Free segments from which on everybody may go on while others clean.
@@ -178,7 +190,7 @@ impl State {
 
     /// So many segments of each region, as far as files leave them.
     fn per_region(&self, segments: u32) -> u32 {
-        (segments * self.layout.shape.regions).min(self.reserve() / 4)
+        (segments * self.layout.shape.regions).min(self.part_of_reserve())
     }
 
     /// Something may be changed without a look at the room first ([`Fs::balance`]).
@@ -191,8 +203,12 @@ impl State {
     /// A checkpoint would write more than may be lost for want of room, or a mount would have to read
     /// more than a part of a second.
     fn is_due(&self, dirty_nodes: usize) -> bool {
-        let pages = self.reserve() / 8 * self.layout.shape.segment_pages;
+        let shares = self.segments.shares_heads();
+        let part = self.reserve() / if shares { 16 } else { 8 };
+        let pages = part * self.layout.shape.segment_pages;
         let found = u64::from(self.layout.shape.regions.min(REGIONS_FOUND)) * NODES_FOUND;
+        // What fsyncs have written has room in a mount's checkpoint, of the same part.
+        let found = if shares { found.min(pages.into()) } else { found };
         self.dirty_nodes.len() > dirty_nodes
             || self.pages_of_dirty() > u64::from(pages)
             || self.batch_nodes > found
@@ -415,6 +431,7 @@ impl Fs {
             if free < low && self.lock().segments.take_back() > 0 {
                 continue;
             }
+            self.lock().segments.close_shared();
             // Each time round something must be won, if only a few pages that heads have more.
             let (now, taken) = {
                 let s = self.lock();

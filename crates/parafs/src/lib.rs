@@ -47,7 +47,7 @@ pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Cleaners, Fs, Options};
 pub use fsck::{Progress, Report, UsedPage, check, check_pages, check_with};
 pub use medium::{Flash, Medium};
-pub use mkfs::{Make, can_be_made, mkfs, segments_for_files, spare_most};
+pub use mkfs::{Kept, Make, Reserve, can_be_made, division, mkfs, spare_most};
 pub use mount::{Recovered, label};
 pub use ops::{Attributes, Change, Deleted, Entry, Fallocate, New, Rename, Seek, Set, Space};
 pub use policy::Policy;

@@ -255,6 +255,27 @@ impl Medium {
         ([pages(busy.reads), pages(busy.writes)], busy.erases > 0)
     }
 
+    /// What the sectors of the medium are for that no segment has: names, sectors.
+    pub(crate) fn beside_segments(&self, layout: &Layout) -> Vec<(&'static str, u64)> {
+        match self {
+            Medium::Linear(device) => {
+                let meta = layout.shape.meta_sectors;
+                let log = layout.shape.pages() * u64::from(layout.shape.page_sectors);
+                let rest = device.info().capacity.saturating_sub(meta + log);
+                vec![("in-place region", meta), ("less than a segment, at the end", rest)]
+            }
+            Medium::Flash(flash) => {
+                let shares = flash.sftl.shares();
+                vec![
+                    ("in-place region", shares.meta),
+                    ("its over-provisioning and spare, in S-FTL", shares.meta_spare),
+                    ("blocks that replace bad ones, in S-FTL", shares.spare),
+                    ("bad blocks", shares.bad),
+                ]
+            }
+        }
+    }
+
     /// PUs of a channel; nothing of a block device, whose FTL knows.
     pub(crate) fn channel_pus(&self) -> Option<u32> {
         match self {

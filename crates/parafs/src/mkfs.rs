@@ -29,31 +29,108 @@ pub struct Make {
     pub label: String,
     /// Segments that files can't have, beside the least: the more, the less is moved.
     pub spare_segments: u32,
+    pub reserve: Reserve,
     /// Owner of the root directory.
     pub uid: u32,
     pub gid: u32,
 }
 
-/// Segments that files can't have: those that heads fill, one twentieth to clean with, and, where
+/// How much files can't have, so that heads and cleaning have room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reserve {
+    /// Every region has six heads at any time.
+    #[default]
+    Full,
+    /// Every region has six heads as long as files leave room for them, and one beyond that. The regions
+    /// share the others then.
+    Shared,
+}
+
+/// Segments that files can't have, by what they are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Heads fill them, or have them next.
+    pub heads: u32,
+    /// Padding that a checkpoint writes to each head, where pages have pairs.
+    pub padding: u32,
+    /// Cleaning moves pages there, and a checkpoint writes there what cleaning makes dirty.
+    pub cleaning: u32,
+    /// [`Make::spare_segments`].
+    pub spare: u32,
+}
+
+impl Kept {
+    /// Of a file system that is made like this.
+    pub fn of(medium: &Medium, layout: &Layout, make: &Make) -> Kept {
+        let full = Kept { spare: make.spare_segments, ..full(medium, layout) };
+        let (shape, lanes) = (&layout.shape, medium.lanes(layout));
+        let most = shape.regions.min(8);
+        // A cleaner of each region empties a segment while another one is erased.
+        let cleaning = (shape.segments() / 25).max(2 * most).max(8) + most;
+        let shared = Kept { heads: shared_heads(shape.regions, lanes), cleaning, ..full };
+        match make.reserve {
+            Reserve::Shared if shared.segments() < full.segments() => shared,
+            _ => full,
+        }
+    }
+
+    pub fn segments(&self) -> u32 {
+        let Kept { heads, padding, cleaning, spare } = *self;
+        heads + padding + cleaning + spare
+    }
+}
+
+/// Segments that heads fill where the regions share those of each heat but one.
+pub(crate) fn shared_heads(regions: u32, lanes: u32) -> u32 {
+    regions * lanes + HEADS - 1
+}
+
+/// Every region has heads of its own: those that they fill, one twentieth to clean with, and, where
 /// pages have pairs, the padding that a checkpoint writes to each head.
-fn reserved(medium: &Medium, layout: &Layout) -> u32 {
+fn full(medium: &Medium, layout: &Layout) -> Kept {
     let shape = &layout.shape;
     let lanes = medium.lanes(layout);
-    let heads = shape.regions * HEADS * (lanes + layout.assigned());
     let padding =
         (shape.regions * HEADS * lanes * medium.pair_pages()).div_ceil(shape.segment_pages);
-    heads + padding + (shape.segments() / 20).max(6) + shape.regions.min(8)
+    Kept {
+        heads: shape.regions * HEADS * (lanes + layout.assigned()),
+        padding,
+        cleaning: (shape.segments() / 20).max(6) + shape.regions.min(8),
+        spare: 0,
+    }
+}
+
+/// What is kept as long as files leave it, in a file system where they can have some of it.
+pub(crate) fn full_reserve(medium: &Medium, sb: &Superblock) -> Option<u32> {
+    let full = full(medium, &sb.layout).segments();
+    (sb.reserved_segments < full).then_some(full)
+}
+
+/// What the bytes of a medium are for in a file system that is made like this: names, bytes. The last ones
+/// are for files and their nodes; together they are all of the medium.
+pub fn division(medium: &Medium, layout: &Layout, make: &Make) -> Vec<(&'static str, u64)> {
+    let segment = layout.shape.segment_pages as u64 * layout.shape.page_sectors as u64;
+    let kept = Kept::of(medium, layout, make);
+    let files = layout.shape.segments().saturating_sub(kept.segments());
+    let Kept { heads, padding, cleaning, spare } = kept;
+    let segments = [
+        ("what is being filled (heads)", heads),
+        ("padding behind page pairs", padding),
+        ("room to clean with", cleaning),
+        ("spare segments", spare),
+        ("files and their nodes", files),
+    ];
+    let segments = segments.map(|(name, count)| (name, u64::from(count) * segment));
+    let all = medium.beside_segments(layout).into_iter().chain(segments);
+    all.map(|(name, sectors)| (name, sectors * SECTOR as u64)).collect()
 }
 
 /// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where there is no
 /// room for files even without any.
-pub fn spare_most(medium: &Medium, layout: &Layout) -> Option<u32> {
-    segments_for_files(medium, layout).checked_sub(FILES_LEAST)
-}
-
-/// Segments that files and their nodes can have, where none are spare but those that it needs.
-pub fn segments_for_files(medium: &Medium, layout: &Layout) -> u32 {
-    layout.shape.segments().saturating_sub(reserved(medium, layout))
+pub fn spare_most(medium: &Medium, layout: &Layout, make: &Make) -> Option<u32> {
+    let least = Make { spare_segments: 0, ..make.clone() };
+    let kept = Kept::of(medium, layout, &least).segments();
+    layout.shape.segments().saturating_sub(kept).checked_sub(FILES_LEAST)
 }
 
 /// Segments for files, at least.
@@ -70,7 +147,7 @@ pub fn can_be_made(medium: &Medium, layout: &Layout, make: &Make) -> Result<()> 
     if !medium.has(&layout.shape) {
         return Err(FsError::Invalid("a layout that is larger than the medium"));
     }
-    match spare_most(medium, layout) {
+    match spare_most(medium, layout, make) {
         Some(most) if make.spare_segments <= most => Ok(()),
         _ => Err(FsError::NoSpace),
     }
@@ -116,7 +193,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
         true => 0,
         false => first_version(cx, &medium, now).await,
     };
-    let reserved_segments = reserved(&medium, &layout) + make.spare_segments;
+    let reserved_segments = Kept::of(&medium, &layout, make).segments();
     let sb = Superblock {
         layout,
         major: MAJOR,
@@ -159,6 +236,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let channels = Arc::new(Channels::new(Schedule::default(), layout, medium.clone()));
     let mut segments = Segments::new(layout, channels.clone());
     segments.lanes = medium.lanes(&layout);
+    segments.full_reserve = full_reserve(&medium, &sb);
     segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     let mut state = State::new(&sb, segments, Nat::new(&layout, Vec::new()));

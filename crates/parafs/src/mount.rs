@@ -13,6 +13,7 @@ use crate::format::{
 };
 use crate::fs::{AT_A_TIME, Fs, Options, bit};
 use crate::medium::{Medium, Written};
+use crate::mkfs;
 use crate::nat::Nat;
 use crate::pairs::Covers;
 use crate::recover::{self, Look};
@@ -247,6 +248,7 @@ async fn load(
     let channels = Arc::new(Channels::new(options.schedule, layout, medium.clone()));
     let mut segments = Segments::load(layout, channels.clone(), entries, &pack.heads)?;
     (segments.allocation, segments.lanes) = (options.allocation, medium.lanes(&layout));
+    segments.full_reserve = mkfs::full_reserve(medium, sb);
     segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = pack.age;

@@ -15,6 +15,7 @@ use crate::format::{
 use crate::fs::{Fs, Options};
 use crate::fsck::{Model, Progress, Report};
 use crate::medium::Medium;
+use crate::mkfs;
 use crate::mount::{self, Recovered};
 use crate::nat::Nat;
 use crate::nodes::{Dirty, Node, is_dir};
@@ -217,6 +218,7 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
     let heads = vec![Heads::default(); (shape.regions * HEADS) as usize];
     let mut segments = Segments::load(layout, channels, entries, &heads)?;
     segments.lanes = medium.lanes(&layout);
+    segments.full_reserve = mkfs::full_reserve(medium, &m.sb);
     segments.pair_pages = medium.pair_pages();
     segments.compare(|segment| medium.written(&layout, segment));
     segments.age = m.pack.age;
@@ -232,7 +234,8 @@ fn segments(medium: &Medium, channels: Arc<Channels>, m: &Model<'_>) -> Result<S
     };
     let seen: Vec<u32> = (0..shape.segments()).filter(counted).collect();
     let changed = m.changed.len() + m.dir_pages.len();
-    let needed = 2 * HEADS * shape.regions + changed as u32 / shape.segment_pages;
+    let regions = if segments.shares_heads() { 1 } else { shape.regions };
+    let needed = 2 * HEADS * regions + changed as u32 / shape.segment_pages;
     if segments.free() >= seen.len() as u32 + needed {
         segments.seen(&seen);
     }

@@ -7,6 +7,9 @@
 //! A region is a flash channel. Each has six heads (ParaFS paper, 3.2): hot, warm and cold, for
 //! nodes and for data, with the hints of F2FS. Pages go over the regions one by one, to the one whose
 //! channel has least to do ([`Channels`]).
+//!
+//! Where files have so much that not every region can have six heads any more, the regions share the
+//! heads of each heat but [`Heat::WarmData`] ([`Segments::shares_heads`]).
 
 use crate::channels::Channels;
 use crate::error::FsError;
@@ -160,6 +163,9 @@ pub(crate) struct Segments {
     pub(crate) allocation: Allocation,
     /// Segments that a head fills at a time: on flash each PU of a channel has one.
     pub(crate) lanes: u32,
+    /// Segments that are kept as long as files leave so many: heads of every region, and what is
+    /// cleaned with. Nothing where files can't have them at all.
+    pub(crate) full_reserve: Option<u32>,
     /// See [`crate::medium::Medium::pair_pages`].
     pub(crate) pair_pages: u32,
     /// What was programmed in segments since their last trim, where pages have pairs.
@@ -203,6 +209,7 @@ impl Segments {
             age: 0,
             allocation: Allocation::default(),
             lanes: 1,
+            full_reserve: None,
             pair_pages: 0,
             tails: BTreeMap::new(),
             channels,
@@ -430,8 +437,26 @@ impl Segments {
         self.head_has(&self.heads[self.head(region, heat)])
     }
 
+    /// Files have segments that heads of every region would take.
+    pub(crate) fn shares_heads(&self) -> bool {
+        let Some(full) = self.full_reserve else { return false };
+        let most = self.layout.shape.segments().saturating_sub(full + self.dead);
+        let pages = u64::from(self.layout.shape.segment_pages);
+        self.valid > u64::from(most) * pages && !mutant!("parafs.heads-never-shared")
+    }
+
+    /// The regions share the heads of this heat: none gets a segment as long as one has a page.
+    fn shares(&self, heat: Heat) -> bool {
+        heat != Heat::WarmData && self.shares_heads()
+    }
+
     /// The region that content of this heat goes to next: its head has a page, or may get a segment.
     fn next_able(&self, heat: Heat, kept: u32) -> Option<u32> {
+        if self.shares(heat)
+            && let Some(region) = self.next_region(heat, |region| self.has(region, heat) > 0)
+        {
+            return Some(region);
+        }
         let may_get = self.free() > kept;
         let may_get = |region: u32| may_get && !self.free[region as usize].is_empty();
         self.next_region(heat, |region| self.has(region, heat) > 0 || may_get(region))
@@ -478,6 +503,9 @@ impl Segments {
     /// each other: as far as that leaves `kept` free segments. A channel whose head has less is done sooner,
     /// and the others have its pages, too.
     pub(crate) fn level(&self, heat: Heat, pages: u64, kept: u32) -> Step<()> {
+        if self.shares(heat) {
+            return Ok(());
+        }
         let regions = 0..self.layout.shape.regions;
         let each = pages / u64::from(self.layout.shape.regions);
         let lacks = |region: u32| each.saturating_sub(self.has(region, heat));
@@ -768,7 +796,7 @@ impl Segments {
     /// be, it is one for that head and for others that have nearly run out: a cleaner would take more back,
     /// and nobody would get anywhere. Where that leaves fewer than `least`, or for a checkpoint, it is one
     /// for that head, and for those that have fewer than `each` pages ([`Segments::level`]): what one head
-    /// does not need another one may.
+    /// does not need another one may. Heads that the regions share get one.
     pub(crate) fn choose(
         &self,
         (region, heat, each): (u32, Heat, u64),
@@ -785,6 +813,9 @@ impl Segments {
             let of = |other: u32| self.free[other as usize].iter().map(move |s| (*s, other));
             (0..regions).filter(whose).flat_map(|other| of(other).take(most as usize)).collect()
         };
+        if self.shares(heat) {
+            return take(1, &|_| false);
+        }
         let leaves = |chosen: &[(u32, u32)], keep: u32| self.free() - chosen.len() as u32 >= keep;
         if !for_checkpoint && self.free() >= 4 * regions.max(4) {
             let many = take(self.layout.assigned(), &is_last);
@@ -947,6 +978,29 @@ impl Segments {
             for segment in std::mem::take(&mut self.heads[head].next) {
                 self.set_used(segment, Use::Free);
                 count += 1;
+            }
+        }
+        count
+    }
+
+    /// Closes heads that regions had of their own before they came to share them: how many. Those of a
+    /// heat have at most a segment's pages left then, and cleaning wins the rest. Those with the fewest
+    /// pages in use go first.
+    pub(crate) fn close_shared(&mut self) -> u32 {
+        let (pages, mut count) = (self.layout.shape.segment_pages, 0);
+        let shared = Heat::ALL.into_iter().filter(|heat| self.shares(*heat));
+        for heat in shared.collect::<Vec<_>>() {
+            let heads = (0..self.layout.shape.regions).map(|region| self.head(region, heat));
+            let open = |head: usize| self.heads[head].open.iter().map(move |open| (head, *open));
+            let mut open: Vec<(usize, (u32, u32))> = heads.flat_map(open).collect();
+            open.sort_by_key(|(_, (_, next))| *next);
+            let mut left: u32 = open.iter().map(|(_, (_, next))| pages - next).sum();
+            for (head, (segment, next)) in open {
+                let is_idle = self.all[segment as usize].pending == 0;
+                if left > pages && is_idle && !mutant!("parafs.shared-heads-stay") {
+                    self.close(head, segment);
+                    (left, count) = (left - (pages - next), count + 1);
+                }
             }
         }
         count

@@ -265,10 +265,15 @@ impl State {
         self.capacity.saturating_sub(lost)
     }
 
-    /// Segments that files and their nodes can't have, whatever the medium loses.
+    /// Segments that files and their nodes can't have, whatever the medium loses; those that they have
+    /// not, as long as every region has heads of its own.
     pub(crate) fn reserve(&self) -> u32 {
         let shape = &self.layout.shape;
-        shape.segments() - (self.capacity / u64::from(shape.segment_pages)) as u32
+        let least = shape.segments() - (self.capacity / u64::from(shape.segment_pages)) as u32;
+        match self.segments.full_reserve {
+            Some(full) if !self.segments.shares_heads() => least.max(full),
+            _ => least,
+        }
     }
 
     /// Why there is no room for what was promised.

@@ -20,8 +20,11 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 
 /// Spare lines of the page-mapped region beyond what its FTL needs: bad chunks come out of them, so that it
-/// never runs out of room.
+/// never runs out of room. At most so many where [`SftlConfig::small_spare`] asks for fewer.
 const META_SPARE_LINES: u64 = 3;
+/// For so many chunks of each PU the page-mapped region has a spare line then, but at least two: a PU that
+/// is lost takes a little more than one of eight PUs.
+const CHUNKS_PER_SPARE_LINE: u32 = 40;
 /// Sectors of the page-mapped region, at least, that are the file system's.
 const META_SECTORS_MIN: u64 = 64;
 /// Blocks of a channel, at least, that are spare for bad ones.
@@ -42,6 +45,10 @@ pub struct SftlConfig {
     /// Not written if false, so that older programs can read the settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_records: bool,
+    /// Two spare lines of the page-mapped region, not three, on a device with fewer than 120 chunks per
+    /// PU. Not kept: the region stays as it came out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub small_spare: bool,
     /// Page-mapped chunks of each PU, as they came out: what is on the medium does not change with a
     /// formula.
     pub meta_chunks: Option<u32>,
@@ -64,6 +71,7 @@ impl Default for SftlConfig {
             // Data sheets allow 2% of a die's blocks to go bad.
             over_provisioning_percent: 2,
             flush_records: false,
+            small_spare: false,
             meta_chunks: None,
             meta_over_provisioning_percent: None,
             segments: None,
@@ -267,7 +275,8 @@ impl Sftl {
     ) -> Sftl {
         let Division { config, meta: watched, data, info, shape, first_chunk, .. } = division;
         // What one mount was told to live with is no setting.
-        let settings = SftlConfig { accept_lost_sectors: false, ..config.clone() }.to_settings();
+        let once = SftlConfig { accept_lost_sectors: false, small_spare: false, ..config.clone() };
+        let settings = once.to_settings();
         Sftl {
             device: data,
             linked: OnceLock::new(),
@@ -309,7 +318,13 @@ fn meta_config(over_provisioning_percent: u32, flush_records: bool) -> DriveConf
     PftlConfig { over_provisioning_percent, capacitors, flush_records, ..others }.into()
 }
 
-/// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs, and three
+/// Spare lines of the page-mapped region beyond what its FTL needs.
+fn spare_lines(chunks_per_pu: u32, config: &SftlConfig) -> u64 {
+    let by_size = u64::from(chunks_per_pu / CHUNKS_PER_SPARE_LINE).clamp(2, META_SPARE_LINES);
+    if config.small_spare { by_size } else { META_SPARE_LINES }
+}
+
+/// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs, and some
 /// lines more.
 fn meta_region(device: &dyn Device, config: &SftlConfig) -> Result<(u32, u32), CreateError> {
     let (geo, traits) = (device.geometry(), device.traits());
@@ -324,7 +339,7 @@ fn meta_region(device: &dyn Device, config: &SftlConfig) -> Result<(u32, u32), C
     let wanted = (ledger + META_SECTORS_MIN).max(need.line / 2);
     let fits = |chunks: u32| -> Option<u32> {
         let all = need.line * u64::from(chunks);
-        let spare = need.lines(chunks) + META_SPARE_LINES * need.line;
+        let spare = need.lines(chunks) + spare_lines(geo.chunks_per_pu, config) * need.line;
         let percent = (spare * 100).div_ceil(all).max(1);
         let room = all * 100u64.saturating_sub(percent) / 100;
         (percent <= 90 && room >= wanted).then_some(percent as u32)

@@ -73,9 +73,10 @@ impl Kind for SftlKind {
         SftlConfig::default().to_settings()
     }
 
-    /// A die of an image can fail, so flushes leave records.
+    /// A die of an image can fail, so flushes leave records. An image may be small.
     fn on_image(&self, settings: Settings) -> Settings {
-        SftlConfig { flush_records: true, ..config_of(&settings) }.to_settings()
+        let (flush_records, small_spare) = (true, true);
+        SftlConfig { flush_records, small_spare, ..config_of(&settings) }.to_settings()
     }
 
     fn on_small_image(&self, settings: &Settings) -> Option<Settings> {

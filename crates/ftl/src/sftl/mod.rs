@@ -117,6 +117,20 @@ impl SftlInfo {
     }
 }
 
+/// What the sectors of the flash are for: together they are all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shares {
+    /// Page-mapped ones that a file system has.
+    pub meta: u64,
+    /// Page-mapped ones besides: over-provisioning, spare lines, the list of bad blocks.
+    pub meta_spare: u64,
+    /// Blocks that take the place of bad ones.
+    pub spare: u64,
+    /// Bad blocks.
+    pub bad: u64,
+    pub segments: u64,
+}
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -317,6 +331,24 @@ impl Sftl {
     /// What the mount did; nothing for one that was created.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.get()
+    }
+
+    /// What the sectors of the flash are for.
+    pub fn shares(&self) -> Shares {
+        let geo = self.device.geometry();
+        let chunk = u64::from(geo.sectors_per_chunk());
+        let per_channel = geo.pus_per_channel * geo.chunks_per_pu;
+        let beside = per_channel.saturating_sub(self.info.segments);
+        let bad: u32 = (0..geo.channels).map(|channel| self.retired(channel).min(beside)).sum();
+        let page_mapped = u64::from(self.first_chunk) * u64::from(geo.pus()) * chunk;
+        let meta = self.meta().info().capacity;
+        Shares {
+            meta,
+            meta_spare: page_mapped.saturating_sub(meta),
+            spare: u64::from(geo.channels * beside - bad) * chunk,
+            bad: u64::from(bad) * chunk,
+            segments: self.info.sectors(),
+        }
     }
 
     /// Why nothing of the page-mapped region can be made durable any more.

@@ -14,7 +14,7 @@ use crate::personality::{FileJob, Program, Until};
 use crate::room::Wanted;
 use flashlane_base::{Bytes, Geometry, Ns, SECTOR_BYTES};
 use flashlane_files::{FILES_MAX, Personality, SIZE_MAX, Settings, THREADS_MAX};
-use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Policy, Schedule};
+use flashlane_parafs::{Allocation, Cleaners, Dispatch, Options, Policy, Reserve, Schedule};
 use serde_json::{Value, json};
 
 /// The name of the file system: the type of a target that has one on S-FTL, and the key that puts
@@ -49,7 +49,9 @@ impl FileSystem {
     /// How much room it takes.
     pub(crate) fn wanted(&self) -> Wanted {
         let FileSystem { page_sectors, segment_pages, spare_segments, .. } = *self;
-        Wanted { page_sectors, segment_pages, spare_segments }
+        let reserve = Reserve::Full;
+        // The paper's file systems have a page for each node.
+        Wanted { page_sectors, segment_pages, spare_segments, reserve, shares_pages: false }
     }
 
     /// What results say of it. An option without a key does not compile.

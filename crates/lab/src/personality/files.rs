@@ -9,9 +9,7 @@ use crate::experiment::{FileSystem, Target};
 use crate::room::{self, Reader, Tight};
 use crate::run::{Probe, Watch};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
-use flashlane_parafs::{
-    Fs, FsError, Layout, Make, Medium, Report, Time, UsedPage, check_pages, mkfs,
-};
+use flashlane_parafs::{Fs, FsError, Layout, Medium, Report, Time, UsedPage, check_pages, mkfs};
 use flashlane_rt::Cx;
 use serde::Serialize;
 use std::rc::Rc;
@@ -92,8 +90,7 @@ impl Files {
         like: &FileSystem,
     ) -> Result<Files, FileError> {
         let layout = room::plan(&medium, &like.wanted()).map_err(FileError::Tight)?;
-        let make = Make { spare_segments: like.spare_segments, ..Make::default() };
-        let made = mkfs(cx, medium.clone(), layout, &make, now(cx)).await;
+        let made = mkfs(cx, medium.clone(), layout, &like.wanted().make(), now(cx)).await;
         made.map_err(failed("making a file system"))?;
         let mounted = Fs::mount(cx, medium.clone(), like.options).await;
         let (fs, _) = mounted.map_err(failed("mounting a new file system"))?;

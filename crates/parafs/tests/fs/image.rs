@@ -323,12 +323,24 @@ pub(crate) struct Pack {
     pub(crate) orphans: usize,
 }
 
+/// Where the body of a node begins in a page that nodes share, and how long it is.
+fn body_of(page: &[u8], entry: usize) -> (usize, usize) {
+    let words = get32(page, entry + 12);
+    (4 * (words & 0xffff) as usize, 4 * (words >> 16) as usize)
+}
+
+fn put_body(page: &mut [u8], entry: usize, (at, length): (usize, usize)) {
+    put32(page, entry + 12, (at / 4) as u32 | ((length / 4) as u32) << 16);
+}
+
 /// A file system that is being damaged.
 pub(crate) struct Image {
     pub(crate) device: Arc<Overlay>,
     pub(crate) meta: u64,
     pub(crate) segment_pages: u32,
     pub(crate) segments: u32,
+    /// Small nodes share pages.
+    pub(crate) shares: bool,
     areas: BTreeMap<[u8; 4], Vec<u64>>,
 }
 
@@ -347,7 +359,8 @@ impl Image {
             areas.entry(magic).or_default().push(at);
         }
         let (segment_pages, segments) = (get32(&sb, 40), get32(&sb, 32) * get32(&sb, 36));
-        Image { device, meta, segment_pages, segments, areas }
+        let shares = get32(&sb, 64) & 2 == 2;
+        Image { device, meta, segment_pages, segments, shares, areas }
     }
 
     /// Sectors of the in-place region that begin with this.
@@ -380,7 +393,7 @@ impl Image {
         let at = if newest { *first } else { *other };
         let bytes = self.body(at);
         let nat_sectors = self.area(b"pNAT").len() / 2;
-        let per = (SECTOR_BYTES - 32) / (16 + (self.segment_pages as usize).div_ceil(8));
+        let per = (SECTOR_BYTES - 32) / self.segment_entry();
         let sit_sectors = (self.segments as usize).div_ceil(per);
         let nat_copies = 16 + 16 + 4;
         let sit_copies = nat_copies + nat_sectors.div_ceil(8);
@@ -393,7 +406,7 @@ impl Image {
         };
         let number = |at: usize| (get32(&bytes, at), at + 4);
         let nat = list(12).into_iter().map(number).collect();
-        let sit = list(4 + 16 + (self.segment_pages as usize).div_ceil(8));
+        let sit = list(4 + self.segment_entry());
         let sit = sit.into_iter().map(number).collect();
         let heads = (0..6).map(|_| {
             let at = place;
@@ -473,12 +486,19 @@ impl Image {
                 [32 + 8 * (nid as usize % 508)..][..8]
                 .to_vec(),
         };
-        (get32(&bytes, 0), get32(&bytes, 4))
+        let file = if self.shares { get32(&bytes, 0) << 4 >> 4 } else { get32(&bytes, 0) };
+        (file, get32(&bytes, 4))
     }
 
-    /// Changes an entry of the segment table: kind, when, bits.
+    /// Bytes of an entry of the segment table: of each page a bit, or a byte with its units in use.
+    fn segment_entry(&self) -> usize {
+        let pages = self.segment_pages as usize;
+        16 + if self.shares { pages } else { pages.div_ceil(8) }
+    }
+
+    /// Changes an entry of the segment table: kind, when, pages.
     pub(crate) fn change_segment(&self, segment: u32, change: impl FnOnce(&mut [u8])) {
-        let entry = 16 + (self.segment_pages as usize).div_ceil(8);
+        let entry = self.segment_entry();
         let pack = self.pack(true);
         match pack.sit.iter().find(|(number, _)| *number == segment) {
             Some((_, at)) => self.change_pack(&pack, |body| change(&mut body[*at..at + entry])),
@@ -501,17 +521,65 @@ impl Image {
         self.meta + u64::from(addr) - 1
     }
 
+    /// A node, as it would be alone in a page.
     pub(crate) fn node(&self, nid: u32) -> Vec<u8> {
-        self.device.sector(self.page_at(self.nat(nid).1))
+        let page = self.device.sector(self.page_at(self.nat(nid).1));
+        let Some(its) = self.entry_of(&page, nid) else { return page };
+        let (at, length) = body_of(&page, its);
+        let mut node = vec![0; 4096];
+        node[..length].copy_from_slice(&page[at..at + length]);
+        node[4096 - 48..4096 - 36].copy_from_slice(&page[its..its + 12]);
+        node[4096 - 32..].copy_from_slice(&page[4096 - 32..]);
+        node
+    }
+
+    /// Where the entry of a node stands in a page that nodes share.
+    fn entry_of(&self, page: &[u8], nid: u32) -> Option<usize> {
+        let count = get32(page, 4096 - 40) as usize;
+        let is_shared = get32(page, 4096 - 48) == u32::MAX && self.shares;
+        let entries = (1..=count).map(|i| 4096 - 48 - 16 * i);
+        entries.filter(|_| is_shared).find(|at| get32(page, *at) == nid)
     }
 
     /// Changes a node; its checksum is right afterwards.
     pub(crate) fn change_node(&self, nid: u32, change: impl FnOnce(&mut [u8])) {
         let at = self.page_at(self.nat(nid).1);
         let mut page = self.device.sector(at);
-        change(&mut page);
+        match self.entry_of(&page, nid) {
+            None => change(&mut page),
+            Some(its) => {
+                let mut node = self.node(nid);
+                change(&mut node);
+                self.put_shared(&mut page, its, &node);
+            }
+        }
         self.seal_node(&mut page);
         self.device.put(at, page);
+    }
+
+    /// Puts a node into the page that it shares. Its body is longer if it has to.
+    fn put_shared(&self, page: &mut [u8], its: usize, node: &[u8]) {
+        let used = 4096 - 48 - node[..4096 - 48].iter().rev().take_while(|b| **b == 0).count();
+        let (at, length) = body_of(page, its);
+        let grown = used.max(length).next_multiple_of(4);
+        if grown > length {
+            let entries = get32(page, 4096 - 40) as usize;
+            let all = (1..=entries).map(|i| 4096 - 48 - 16 * i);
+            let others: Vec<usize> = all.filter(|entry| body_of(page, *entry).0 > at).collect();
+            let end = 4096 - 48 - 16 * entries;
+            let moved = page[at + length..end].to_vec();
+            let rest = end - at - grown;
+            let cut = &moved[rest..];
+            assert!(cut.iter().all(|b| *b == 0), "there is room in the page");
+            page[at + grown..end].copy_from_slice(&moved[..rest]);
+            for entry in others {
+                let (from, of) = body_of(page, entry);
+                put_body(page, entry, (from + grown - length, of));
+            }
+        }
+        page[at..at + grown].copy_from_slice(&node[..grown]);
+        put_body(page, its, (at, grown));
+        page[its..its + 12].copy_from_slice(&node[4096 - 48..4096 - 36]);
     }
 
     /// Changes a page of a directory; its seal is right afterwards.
@@ -541,7 +609,7 @@ impl Image {
     }
 
     pub(crate) fn nids(&self) -> u32 {
-        (self.segments * self.segment_pages / 2).max(508)
+        (self.segments * self.segment_pages / if self.shares { 1 } else { 2 }).max(508)
     }
 
     /// The address of page `slot` that an inode names.

@@ -10,8 +10,12 @@ use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::Keep;
 use flashlane_testkit::files::{
-    DIR, FILE, Store, content, create, make_on, mount_with, now, ram, run, sound_on,
+    DIR, FILE, Store, content, create, make_on, make_small, mount_with, now, ram, run, seeds,
+    sound_on,
 };
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -172,5 +176,166 @@ fn names_that_are_gone_have_room_in_a_checkpoint() {
             fs.unmount(&cx).await.expect("it is written");
             sound_on(&cx, &medium).await;
         });
+    }
+}
+
+const PAGE: usize = 8192;
+
+/// A file that has nearly all of a file system, and what is known of its pages: the version that is durable,
+/// and the last one.
+type Pages = Rc<RefCell<BTreeMap<u64, (u32, u32)>>>;
+
+/// What a life of a full file system has come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Life {
+    written: u64,
+    moved: u64,
+}
+
+/// Makes a small file system, and 200 directories' and files' names, so that every head is in use, and
+/// then has one file take all that is free.
+async fn make_full(cx: &Cx, medium: &Medium, pages: &Pages) {
+    make_small(cx, medium.clone(), 2).await.expect("it is large enough");
+    let fs = mount_with(cx, medium, Options::default()).await;
+    for i in 0..40 {
+        let dir = create(cx, &fs, ROOT, &format!("d{i}"), DIR).await.ino;
+        for k in 0..4 {
+            let f = create(cx, &fs, dir, &format!("f{k}"), FILE).await.ino;
+            fs.write(cx, f, 0, b"small", now(cx)).await.expect("room");
+            fs.fsync(cx, f, false).await.expect("it is written");
+        }
+    }
+    let full = create(cx, &fs, ROOT, "full", FILE).await.ino;
+    let promised = fs.space().available;
+    let mut at = 0;
+    while fs.write(cx, full, at * PAGE as u64, &[0; PAGE], now(cx)).await.is_ok() {
+        pages.borrow_mut().insert(at, (0, 0));
+        at += 1;
+    }
+    assert!(at >= promised && at <= promised + 8, "{promised} were promised, and {at} were had");
+    fs.unmount(cx).await.expect("it is written");
+}
+
+fn versioned(version: u32) -> Vec<u8> {
+    version.to_le_bytes().repeat(PAGE / 4)
+}
+
+/// What is there is what was durable, or newer.
+async fn look_at(cx: &Cx, fs: &Arc<Fs>, full: u32, pages: &Pages, what: &str) {
+    let mut pages = pages.borrow_mut();
+    for (page, (durable, last)) in pages.iter_mut() {
+        let mut found = vec![0; PAGE];
+        fs.read(cx, full, page * PAGE as u64, &mut found).await.expect("it is read");
+        let version = u32::from_le_bytes(found[..4].try_into().expect("four"));
+        assert!(found == versioned(version), "{what}: page {page} is torn");
+        let known = *durable..=*last;
+        assert!(known.contains(&version), "{what}: page {page} has {version} of {known:?}");
+        (*durable, *last) = (version, version);
+    }
+}
+
+/// Overwrites at random, deletes and makes files, for so many steps. No step may fail for want of
+/// room, but that a new file may find none.
+async fn go_on(cx: &Cx, fs: &Arc<Fs>, full: u32, pages: &Pages, (seed, steps): (u64, u32)) {
+    let mut rng = Rng::stream(seed, "test.full", 0);
+    let count = pages.borrow().len() as u64;
+    for step in 0..steps {
+        let dir =
+            fs.lookup(cx, ROOT, format!("d{}", rng.below(40)).as_bytes()).await.expect("there");
+        let name = format!("f{}", rng.below(6));
+        match rng.below(40) {
+            0 => match fs.unlink(cx, dir.ino, name.as_bytes(), now(cx)).await {
+                Ok(_) | Err(FsError::NotFound) => {}
+                other => panic!("step {step}: {other:?}"),
+            },
+            1 => {
+                let new = flashlane_parafs::New { mode: FILE, ..Default::default() };
+                match fs.create(cx, dir.ino, name.as_bytes(), &new, now(cx)).await {
+                    Ok(_) | Err(FsError::NoSpace | FsError::Exists) => {}
+                    other => panic!("step {step}: {other:?}"),
+                }
+            }
+            2 => {
+                if let Ok(f) = fs.lookup(cx, dir.ino, name.as_bytes()).await {
+                    fs.write(cx, f.ino, 0, b"other", now(cx)).await.expect("it is in the inode");
+                    fs.fsync(cx, f.ino, false).await.expect("there is room");
+                }
+            }
+            3 => {
+                fs.fsync(cx, full, false).await.unwrap_or_else(|e| panic!("step {step}: {e}"));
+                for (durable, last) in pages.borrow_mut().values_mut() {
+                    *durable = *last;
+                }
+            }
+            _ => {
+                let page = rng.below(count);
+                let version = pages.borrow()[&page].1 + 1;
+                // It may be on the medium before the call ends.
+                pages.borrow_mut().insert(page, (pages.borrow()[&page].0, version));
+                let bytes = versioned(version);
+                let written = fs.write(cx, full, page * PAGE as u64, &bytes, now(cx));
+                written.await.unwrap_or_else(|e| panic!("step {step}: {e}, {}", fs.standing()));
+            }
+        }
+    }
+}
+
+/// One life of a full file system: a mount, some steps, and an unmount, or a power cut `after` so long.
+fn life(store: &Store, pages: &Pages, seed: u64, after: Option<Ns>) -> Life {
+    let clock = Virtual::new(1, seed, CostTable::zero());
+    let (cx, theirs, known) = (clock.cx(), store.clone(), pages.clone());
+    let done: Rc<RefCell<Life>> = Rc::default();
+    let said = done.clone();
+    let ran = clock.run(async move {
+        let medium = theirs.medium(&cx).await;
+        let fs = mount_with(&cx, &medium, Options::default()).await;
+        let full = fs.lookup(&cx, ROOT, b"full").await.expect("it is there").ino;
+        look_at(&cx, &fs, full, &known, &format!("seed {seed}")).await;
+        match after {
+            None => {
+                go_on(&cx, &fs, full, &known, (seed, 3_000)).await;
+                let stats = fs.stats();
+                *said.borrow_mut() = Life { written: stats.data_pages, moved: stats.moved_pages };
+                fs.unmount(&cx).await.expect("there is room");
+                for (durable, last) in known.borrow_mut().values_mut() {
+                    *durable = *last;
+                }
+                sound_on(&cx, &medium).await;
+            }
+            Some(after) => {
+                let (its, theirs) = (fs.clone(), cx.clone());
+                cx.spawn(async move { go_on(&theirs, &its, full, &known, (seed, u32::MAX)).await });
+                cx.sleep(after).await;
+            }
+        }
+    });
+    ran.unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"));
+    let at = clock.now();
+    drop(clock);
+    store.cut(at, &mut Rng::stream(seed, "cut", 0)).expect("no rule was broken");
+    *done.borrow()
+}
+
+/// A file system that keeps as little as a drive's goes on when files have all that they can have: what has
+/// its place can be overwritten and made durable as often as one likes, by lives that end with an unmount or
+/// with a power cut at any moment, and cleaning moves no more than it must.
+#[test]
+fn a_full_file_system_that_keeps_little_goes_on() {
+    for seed in seeds(0..3) {
+        let store = Store::flash(8, 40, "", seed);
+        let (pages, made): (Pages, _) = (Rc::default(), store.clone());
+        let theirs = pages.clone();
+        let at = run(seed, async move |cx| {
+            make_full(&cx, &made.create(&cx).await, &theirs).await;
+            cx.now()
+        });
+        store.cut(at, &mut Rng::stream(seed, "cut", 0)).expect("no rule was broken");
+        let mut rng = Rng::stream(seed, "test.lives", 0);
+        for number in 1..=8 {
+            let after = Ns::from_us(rng.below(4_000_000));
+            let after = (number % 4 != 0).then_some(after);
+            let done = life(&store, &pages, 100 * seed + number, after);
+            assert!(done.moved <= 25 * done.written, "seed {seed}, life {number}: {done:?}");
+        }
     }
 }

@@ -172,7 +172,7 @@ impl Subject for Files {
         let mut rng = Rng::stream(seed, "testkit.files", 0);
         let r = &mut rng;
         let store = self.store(policy, seed, size, r);
-        let units = store.units(policy, 1 << r.below(2));
+        let units = store.units(policy, 1 << r.below(2), seed);
         let pages = one_of(r, &[0, GAP, GAP, GAP]);
         let mut options = Options {
             dirty_pages: one_of(r, &[2, 16, 48, 1000]),

@@ -15,7 +15,8 @@ use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time, check, mkfs,
+    Attributes, Fs, FsError, Layout, LayoutError, Make, Medium, New, Options, Policy, Report, Reserve, Time,
+    check, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
@@ -90,6 +91,18 @@ pub(crate) struct Units {
     pub(crate) page: u32,
     /// Pages of a segment.
     pub(crate) segment: u32,
+    /// On every medium.
+    pub(crate) reserve: Reserve,
+    pub(crate) shares_pages: bool,
+}
+
+impl Units {
+    fn plan(&self, medium: &Medium) -> Result<Layout, LayoutError> {
+        match self.shares_pages {
+            true => medium.plan_sharing(self.page, self.segment),
+            false => medium.plan(self.page, self.segment),
+        }
+    }
 }
 
 /// Pages of a segment in memory.
@@ -106,6 +119,8 @@ pub struct OnFlash {
     faulty: bool,
     /// The page-mapped region has flush records.
     records: bool,
+    /// What the file system keeps that it has at first.
+    reserve: Reserve,
 }
 
 /// What goes wrong on drawn flash.
@@ -140,7 +155,8 @@ impl Store {
         let store = StoreKind::Memory;
         let options = SsdOptions { faults, seed, store, ..SsdOptions::default() };
         let ssd = Ssd::new(&spec, options.clone()).expect("a device");
-        Store::Flash(OnFlash { ssd, spec: Arc::new(spec), options, faulty: false, records: false })
+        let (spec, reserve) = (Arc::new(spec), Reserve::Full);
+        Store::Flash(OnFlash { ssd, spec, options, faulty: false, records: false, reserve })
     }
 
     /// A device of any shape that a file system can be on, with S-FTL and an empty file system, as small as it
@@ -202,14 +218,13 @@ impl Store {
     }
 
     /// The units of a log of a policy, with pages of so many sectors where nothing speaks against it.
-    pub(crate) fn units(&self, policy: Policy, page: u32) -> Units {
-        match self {
-            Store::Ram(_) => Units { page, segment: in_memory(policy) },
-            Store::Flash(flash) => {
-                Units { page: flash.spec.geometry.ws_min, segment: SEGMENT_PAGES }
-            }
+    pub(crate) fn units(&self, policy: Policy, page: u32, seed: u64) -> Units {
+        let units = match self {
+            Store::Ram(_) => Units { segment: in_memory(policy), ..units_of(page) },
+            Store::Flash(flash) => units_of(flash.spec.geometry.ws_min),
             Store::Block(blocks) => units_on(policy, &blocks.flash, page),
-        }
+        };
+        Units { reserve: reserve_of(seed), shares_pages: shares_pages(seed), ..units }
     }
 
     /// It may become read-only by what is drawn for it.
@@ -333,10 +348,28 @@ fn in_memory(policy: Policy) -> u32 {
 /// have too few otherwise.
 fn units_on(policy: Policy, flash: &Geometry, page: u32) -> Units {
     let Some(sectors) = policy.segment_sectors(flash) else {
-        return Units { page, segment: SEGMENT_PAGES };
+        return units_of(page);
     };
     let page = if sectors / u64::from(page) < SEGMENT_LEAST { 1 } else { page };
-    Units { page, segment: (sectors / u64::from(page)) as u32 }
+    Units { segment: (sectors / u64::from(page)) as u32, ..units_of(page) }
+}
+
+/// Pages of so many sectors, and all else as it mostly is.
+fn units_of(page: u32) -> Units {
+    Units { page, segment: SEGMENT_PAGES, reserve: Reserve::Full, shares_pages: true }
+}
+
+/// Half of all file systems keep no more than a drive's.
+fn reserve_of(seed: u64) -> Reserve {
+    match Rng::stream(seed, "testkit.files.reserve", 0).below(2) {
+        0 => Reserve::Full,
+        _ => Reserve::Shared,
+    }
+}
+
+/// In two thirds of all file systems small nodes share pages, as on a drive.
+fn shares_pages(seed: u64) -> bool {
+    Rng::stream(seed, "testkit.files.shares", 0).below(3) > 0
 }
 
 impl OnBlocks {
@@ -363,10 +396,10 @@ impl OnBlocks {
         let (cx, machine, flash) = (clock.cx(), self.machine.clone(), self.flash);
         let tried = clock.run(async move {
             let up = machine.up(quiet(&cx)).await?;
-            let capacity = up.dev.info().capacity;
+            let medium = Medium::Linear(up.dev.clone());
             let fits = [1, 2].into_iter().all(|page| {
                 let units = units_on(policy, &flash, page);
-                Layout::plan_linear(capacity, units.page, units.segment).is_ok()
+                Units { shares_pages: true, ..units }.plan(&medium).is_ok()
             });
             Ok(fits.then_some(up.may_give_up))
         });
@@ -420,6 +453,7 @@ impl OnFlash {
                 options: options.clone(),
                 faulty,
                 records,
+                reserve: reserve_of(seed),
             };
             match flash.settle() {
                 Ok(()) => return Ok(flash),
@@ -441,9 +475,11 @@ impl OnFlash {
     fn settle(&self) -> Result<(), String> {
         let clock = Virtual::new(1, self.options.seed, CostTable::zero());
         let (cx, ssd, config) = (clock.cx(), self.ssd.clone(), self.config());
+        let (reserve, shares_pages) = (self.reserve, shares_pages(self.options.seed));
         let made = clock.run(async move {
             let sftl = Sftl::create(&cx, ssd, config).await.map_err(|e| e.to_string())?;
-            let made = make_on(&cx, Medium::from(sftl), 0).await;
+            let units = Units { reserve, shares_pages, ..units_of(0) };
+            let made = make_of(&cx, Medium::from(sftl), units).await;
             made.map_err(|e| e.to_string())
         });
         let at = clock.now();
@@ -499,12 +535,21 @@ pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
 /// # Errors
 /// It is too small, or did not take it.
 pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
-    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }).await
+    make_of(cx, medium, units_of(page_sectors)).await
 }
 
 pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
-    let layout = medium.plan(units.page, units.segment).map_err(|_| FsError::NoSpace)?;
-    mkfs(cx, medium, layout, &Make::default(), now(cx)).await
+    let layout = units.plan(&medium).map_err(|_| FsError::NoSpace)?;
+    let make = Make { reserve: units.reserve, ..Make::default() };
+    mkfs(cx, medium, layout, &make, now(cx)).await
+}
+
+/// As [`make_on`], of a file system that keeps as little as a drive's.
+///
+/// # Errors
+/// As [`make_on`].
+pub async fn make_small(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
+    make_of(cx, medium, Units { reserve: Reserve::Shared, ..units_of(page_sectors) }).await
 }
 
 pub async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
