@@ -47,6 +47,8 @@ pub struct Recovered {
     pub orphans: u32,
     /// Segments of which pages are missing that the file system needs, and how many pages.
     pub missing: (u32, u64),
+    /// Damage for which an fsync since the last checkpoint could not be taken, with its place.
+    pub damaged: Option<String>,
     /// Why nothing is written, so that what is missing may come back.
     pub read_only: Option<String>,
 }
@@ -398,7 +400,12 @@ impl Fs {
                      fsyncs"
                 ));
             }
-            (true, _) => return None,
+            (true, _) => {
+                let damaged = recovered.damaged.as_ref()?;
+                return Some(format!(
+                    "an fsync after the last checkpoint can't be taken, {damaged}"
+                ));
+            }
         };
         let doubts = self.medium.doubts();
         Some(match doubts {

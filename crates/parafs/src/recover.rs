@@ -232,7 +232,18 @@ pub(crate) async fn roll_forward(
         // The inode first: it says how long the file is.
         nodes.sort_by_key(|found| found.footer.ofs);
         for found in &nodes {
-            gone.extend(take_node(cx, fs, found).await?);
+            match take_node(cx, fs, found).await {
+                Ok(deleted) => gone.extend(deleted),
+                Err(FsError::Damaged(why) | FsError::Io(why))
+                    if how == Look::Mount && !mutant!("parafs.mount-refuses-damage") =>
+                {
+                    recovered.damaged.get_or_insert(format!("of file {ino}: {why}"));
+                    // What it wrote later is not looked at either.
+                    gone.insert(ino);
+                    break;
+                }
+                Err(e) => return Err(e),
+            }
         }
         let mut s = fs.lock();
         s.segments.age = s.segments.age.max(pack.age);

@@ -16,6 +16,9 @@ use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// A kind of [`super::Report::lost`].
+const NAMES: &str = "names of files";
+
 /// Pages of a directory that are held while it is looked at. Those behind them are read twice.
 const PAGES_HELD: usize = 64;
 
@@ -415,6 +418,7 @@ impl Model<'_> {
                 }
             }
         }
+        let is_damaged = self.holed.iter().any(|ino| self.mode(*ino).is_some_and(is_dir));
         for ino in inodes {
             let Some(node) = self.nodes.get(ino).copied().filter(|node| !is_dir(node.mode)) else {
                 continue;
@@ -449,6 +453,10 @@ impl Model<'_> {
                 let again = walk.missing_names(ino, &inode, says.saturating_sub(found), &held);
                 inode.links = found + again.len() as u32;
                 self.again.extend(again);
+            }
+            // Names that were in damaged directories. If no directory is, the count is wrong.
+            if is_damaged && !mutant!("parafs.names-given-up-unasked") {
+                self.would_lose(NAMES, says.saturating_sub(inode.links).into());
             }
             if inode.links != says {
                 self.set_inode(ino, &inode).await?;

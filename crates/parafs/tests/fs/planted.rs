@@ -9,9 +9,11 @@ use super::image::{
 };
 use flashlane_base::{Lba, Ns, Rng, SECTOR_BYTES, crc32c};
 use flashlane_ftl::block::{BlockDev, Io};
-use flashlane_parafs::{Fs, FsError, Make, Medium, New, ROOT, Rename, Unread, check, mkfs, repair};
+use flashlane_parafs::{
+    Fs, FsError, Make, Medium, New, ROOT, Rename, Repaired, Report, Unread, check, mkfs, repair,
+};
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_testkit::files::{FILE, content, create, make_on, ram, run, seeds, small};
+use flashlane_testkit::files::{DIR, FILE, content, create, make_on, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
 
@@ -82,6 +84,17 @@ fn compare(found: &Names, left: Left, touches: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
+/// They are directories of which a file has a second name, or are above those.
+fn touches_names(touches: &[&str]) -> bool {
+    let below = |of: &str| {
+        of == "/"
+            || ["/dir/link", "/dir/below/deep/another"].iter().any(|name| {
+                name.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+    };
+    touches.iter().any(|of| below(of))
+}
+
 /// Strikes, checks, mends, compares.
 fn try_one(planted: &Planted) -> Result<(), String> {
     let image = Image::new(planted.left);
@@ -93,7 +106,8 @@ fn try_one(planted: &Planted) -> Result<(), String> {
     let may_count = ["newest checkpoint", "older checkpoint: its head", "window"];
     let loses = !touches.is_empty() || may_count.iter().any(|of| planted.name.starts_with(of));
     let gives_up = planted.name.ends_with("can't be read") && loses;
-    let unread = if gives_up { Unread::GiveUp } else { Unread::Refuse };
+    // A second name of a file is in no inode.
+    let has_names = touches_names(&planted.touches);
     let device: Arc<Overlay> = image.device;
     run(1, async move |cx| {
         let medium = || Medium::Linear(device.clone());
@@ -101,6 +115,8 @@ fn try_one(planted: &Planted) -> Result<(), String> {
         if before.found == 0 && before.notes.is_empty() {
             return Err("it is not found".into());
         }
+        let gives_up = gives_up || has_names && loses_names_only(&before);
+        let unread = if gives_up { Unread::GiveUp } else { Unread::Refuse };
         if gives_up {
             let refused = repair(&cx, &medium(), NOW, Unread::Refuse).await;
             if !matches!(refused, Err(FsError::Unread(_))) {
@@ -854,12 +870,24 @@ fn on_ram(planted: &Planted, seed: u64) -> Arc<Ram> {
     device
 }
 
+/// All that a repair would give up are names of files.
+fn loses_names_only(report: &Report) -> bool {
+    report.lost.keys().eq(&["names of files"])
+}
+
+/// A repair that gives up names of files, and nothing else.
+async fn mend(cx: &Cx, medium: &Medium) -> Result<Repaired, FsError> {
+    let gives_up = check(cx, medium).await.is_ok_and(|report| loses_names_only(&report));
+    let unread = if gives_up { Unread::GiveUp } else { Unread::Refuse };
+    repair(cx, medium, NOW, unread).await
+}
+
 /// Sectors that a whole repair of this device writes.
 fn writes(device: &Arc<Ram>, seed: u64) -> u64 {
     let before = device.puts();
     let used = device.clone();
     run(seed, async move |cx| {
-        repair(&cx, &Medium::Linear(used), NOW, Unread::Refuse).await.expect("it can be looked at");
+        mend(&cx, &Medium::Linear(used)).await.expect("it can be looked at");
     });
     device.puts() - before
 }
@@ -872,7 +900,7 @@ fn cut_repair(device: &Arc<Ram>, seed: u64, writes: u64) {
     let lived = async move {
         let (its, repaired) = (cx.clone(), used.clone());
         cx.spawn(async move {
-            drop(repair(&its, &Medium::Linear(repaired), NOW, Unread::Refuse).await);
+            drop(mend(&its, &Medium::Linear(repaired)).await);
         });
         // A repair writes as many as the one before, and this ends.
         while used.puts() < upto {
@@ -900,9 +928,7 @@ fn a_repair_that_is_cut_is_begun_anew() {
         let (left, touches) = (planted.left, planted.touches.clone());
         let done = run(seed, async move |cx| {
             let medium = || Medium::Linear(device.clone());
-            let done = repair(&cx, &medium(), NOW, Unread::Refuse)
-                .await
-                .map_err(|e| format!("repair: {e}"))?;
+            let done = mend(&cx, &medium()).await.map_err(|e| format!("repair: {e}"))?;
             if done.after.found > 0 {
                 return Err(format!("it is not mended: {:?}", done.after.problems));
             }
@@ -1363,5 +1389,84 @@ fn a_removed_name_does_not_come_back() {
         assert!(content(&cx, &fs, f).await == b"new");
         let found = fs.lookup(&cx, ROOT, b"lost+found").await.expect("the other one is there").ino;
         assert_eq!(listing(&cx, &fs, found).await, (1, None));
+    });
+}
+
+/// A new file was made durable in a directory, and then a page of the directory is damaged. The mount
+/// goes on, read-only, says where, and has what else was made durable. A repair has both files.
+#[test]
+fn a_damaged_directory_of_a_new_file_stops_no_mount() {
+    let device = ram(12, 3);
+    let used = device.clone();
+    let dir = run(3, async move |cx| {
+        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
+        let dir = create(&cx, &fs, ROOT, "dir", DIR).await.ino;
+        create(&cx, &fs, dir, "old", FILE).await;
+        fs.sync(&cx).await.expect("it is written");
+        for (parent, name) in [(dir, "new"), (ROOT, "other")] {
+            let made = create(&cx, &fs, parent, name, FILE).await.ino;
+            fs.write(&cx, made, 0, name.as_bytes(), NOW).await.expect("room");
+            fs.fsync(&cx, made, false).await.expect("it is written");
+        }
+        dir
+    });
+    device.power_cut(Keep::Oldest);
+    let image = Image::on(contents(device));
+    let page =
+        image.page_at((0..2).map(|i| image.page_of(dir, i)).find(|at| *at > 0).expect("one"));
+    image.spoil(page, |b| b[NAMES_AT] ^= 1);
+    let device = image.device.clone();
+    run(3, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let has = async |fs: &Arc<Fs>, dir: u32, name: &str| {
+            let f = fs.lookup(&cx, dir, name.as_bytes()).await.expect("it was made durable").ino;
+            assert!(content(&cx, fs, f).await == name.as_bytes(), "{name}");
+        };
+        let (fs, found) = Fs::mount(&cx, medium(), small()).await.expect("it goes on");
+        let why = found.read_only.expect("it is read-only");
+        assert!(why.contains(&format!("directory {dir}")) && why.contains("page"), "{why}");
+        has(&fs, ROOT, "other").await;
+        let new = New { mode: FILE, ..New::default() };
+        let made = fs.create(&cx, ROOT, b"more", &new, NOW).await;
+        assert!(matches!(made, Err(FsError::ReadOnly(_))), "{made:?}");
+        fs.unmount(&cx).await.expect("nothing is written");
+        let done = repair(&cx, &medium(), NOW, Unread::Refuse).await.expect("it is one");
+        assert_eq!(done.after.problems, [""; 0]);
+        let (fs, found) = Fs::mount(&cx, medium(), small()).await.expect("it is mounted");
+        assert_eq!(found.read_only, None);
+        has(&fs, ROOT, "other").await;
+        has(&fs, dir, "new").await;
+    });
+}
+
+/// A page of a directory had names of a file that nothing else has: a repair gives them up only if
+/// it is told to.
+#[test]
+fn names_that_are_nowhere_else_are_not_given_up_unasked() {
+    let device = ram(12, 4);
+    let used = device.clone();
+    run(4, async move |cx| {
+        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        for name in ["g", "h"] {
+            fs.link(&cx, f, ROOT, name.as_bytes(), NOW).await.expect("room");
+        }
+        fs.unmount(&cx).await.expect("it is written");
+    });
+    let image = Image::on(contents(device));
+    let page = image.page_at((0..2).map(|i| image.page_of(1, i)).find(|at| *at > 0).expect("one"));
+    image.spoil(page, |b| b[NAMES_AT..].fill(0));
+    let device = image.device;
+    run(4, async move |cx| {
+        let medium = || Medium::Linear(device.clone());
+        let report = check(&cx, &medium()).await.expect("it can be read");
+        assert_eq!(report.lost.get("names of files"), Some(&2), "{report:?}");
+        let refused = repair(&cx, &medium(), NOW, Unread::Refuse).await;
+        assert_eq!(refused, Err(FsError::Unread("2 names of files".into())));
+        assert_eq!(check(&cx, &medium()).await, Ok(report), "nothing was written");
+        let done = repair(&cx, &medium(), NOW, Unread::GiveUp).await.expect("it is one");
+        assert_eq!(done.after.problems, [""; 0]);
     });
 }

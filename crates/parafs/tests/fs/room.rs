@@ -222,15 +222,15 @@ fn versioned(version: u32) -> Vec<u8> {
 
 /// What is there is what was durable, or newer.
 async fn look_at(cx: &Cx, fs: &Arc<Fs>, full: u32, pages: &Pages, what: &str) {
-    let mut pages = pages.borrow_mut();
-    for (page, (durable, last)) in pages.iter_mut() {
+    let known: Vec<_> = pages.borrow().iter().map(|(page, known)| (*page, *known)).collect();
+    for (page, (durable, last)) in known {
         let mut found = vec![0; PAGE];
         fs.read(cx, full, page * PAGE as u64, &mut found).await.expect("it is read");
         let version = u32::from_le_bytes(found[..4].try_into().expect("four"));
         assert!(found == versioned(version), "{what}: page {page} is torn");
-        let known = *durable..=*last;
+        let known = durable..=last;
         assert!(known.contains(&version), "{what}: page {page} has {version} of {known:?}");
-        (*durable, *last) = (version, version);
+        pages.borrow_mut().insert(page, (version, version));
     }
 }
 
@@ -269,9 +269,10 @@ async fn go_on(cx: &Cx, fs: &Arc<Fs>, full: u32, pages: &Pages, (seed, steps): (
             }
             _ => {
                 let page = rng.below(count);
-                let version = pages.borrow()[&page].1 + 1;
+                let (durable, last) = pages.borrow()[&page];
+                let version = last + 1;
                 // It may be on the medium before the call ends.
-                pages.borrow_mut().insert(page, (pages.borrow()[&page].0, version));
+                pages.borrow_mut().insert(page, (durable, version));
                 let bytes = versioned(version);
                 let written = fs.write(cx, full, page * PAGE as u64, &bytes, now(cx));
                 written.await.unwrap_or_else(|e| panic!("step {step}: {e}, {}", fs.standing()));
@@ -322,7 +323,7 @@ fn life(store: &Store, pages: &Pages, seed: u64, after: Option<Ns>) -> Life {
 #[test]
 fn a_full_file_system_that_keeps_little_goes_on() {
     for seed in seeds(0..3) {
-        let store = Store::flash(8, 40, "", seed);
+        let store = Store::flash(16, 40, "", seed);
         let (pages, made): (Pages, _) = (Rc::default(), store.clone());
         let theirs = pages.clone();
         let at = run(seed, async move |cx| {
