@@ -11,9 +11,7 @@
 //! are written, so directories are durable before.
 
 use crate::error::{FsError, Result};
-use crate::format::{
-    Addr, Batch, NatSector, Nid, NodePage, Owner, Pack, SECTOR, Share, SitSector,
-};
+use crate::format::{Addr, Batch, NatSector, Nid, NodePage, Owner, Pack, SECTOR, Share, SitSector};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Node, is_dir};
 use crate::pages::Pages;

@@ -6,9 +6,7 @@
 
 use crate::error::FsError;
 use crate::format::shared::{self, Part};
-use crate::format::{
-    Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position, Share,
-};
+use crate::format::{Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position, Share};
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -46,7 +44,12 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node as it is on the medium.
-    pub(crate) fn clean(ino: Nid, ofs: u32, bytes: Vec<u8>, (touched, changed): (u64, u64)) -> Node {
+    pub(crate) fn clean(
+        ino: Nid,
+        ofs: u32,
+        bytes: Vec<u8>,
+        (touched, changed): (u64, u64),
+    ) -> Node {
         let inode = (ofs == 0).then(|| Box::new(Inode::decode(&bytes)));
         let (bytes, dirty) = (Arc::new(bytes), Dirty::Clean);
         let (units, gives_back, in_flight) = (0, 0, 0);
@@ -268,7 +271,8 @@ impl State {
         } else if let Some(node) = self.nodes.get_mut(&nid)
             && node.dirty > Dirty::Clean
         {
-            self.units_back = self.units_back + u64::from(share.units()) - u64::from(node.gives_back);
+            self.units_back =
+                self.units_back + u64::from(share.units()) - u64::from(node.gives_back);
             node.gives_back = share.units();
         }
         Ok(())

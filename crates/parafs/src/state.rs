@@ -10,9 +10,7 @@
 //! names. Operations on them are in [`crate::ops`].
 
 use crate::error::FsError;
-use crate::format::{
-    Inode, Layout, NAT_JOURNAL, Nid, SIT_JOURNAL, Share, Slots, Superblock, Tree,
-};
+use crate::format::{Inode, Layout, NAT_JOURNAL, Nid, SIT_JOURNAL, Share, Slots, Superblock, Tree};
 use crate::nat::Nat;
 use crate::nodes::Node;
 use crate::pages::Pages;

@@ -5,7 +5,7 @@
 
 use super::layout::{Layout, NAT_ENTRIES, SIT_ENTRY, SUMMARY_ENTRIES, WINDOW_WORDS};
 use super::pack::{NatEntry, Owner, SegmentEntry};
-use super::{FormatError, Share, SECTOR, get16, get32, get64, head, put, put16, put32, put64};
+use super::{FormatError, SECTOR, Share, get16, get32, get64, head, put, put16, put32, put64};
 
 const NAT: u32 = u32::from_le_bytes(*b"pNAT");
 const SIT: u32 = u32::from_le_bytes(*b"pSIT");
@@ -214,7 +214,10 @@ mod tests {
                 let mut entry = SegmentEntry::empty(&layout);
                 (entry.kind, entry.changed) = (kind, u64::from(kind) << 40);
                 (0..64).filter(|page| page % 9 < kind).for_each(|page| {
-                    entry.set(page as u32, if layout.shared { page + 1 } else { Share::PAGE }.min(60));
+                    entry.set(
+                        page as u32,
+                        if layout.shared { page + 1 } else { Share::PAGE }.min(60),
+                    );
                 });
                 entry
             };

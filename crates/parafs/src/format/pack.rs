@@ -7,7 +7,9 @@ use super::layout::{
     HEADS, LANES_MAX, Layout, NAT_JOURNAL, ORPHANS_MAX, SIT_JOURNAL, bitmap_bytes,
 };
 use super::node::COUNT_MAX;
-use super::{Addr, FormatError, Nid, SECTOR, Share, VERSION_MAX, get32, get64, head, put, put32, put64};
+use super::{
+    Addr, FormatError, Nid, SECTOR, Share, VERSION_MAX, get32, get64, head, put, put32, put64,
+};
 use flashlane_base::crc32c;
 
 const HEAD: u32 = u32::from_le_bytes(*b"pCPH");
@@ -371,9 +373,7 @@ mod tests {
             kept: 1 << 33,
             nat_copies: vec![0x5a; (layout.nat_sectors as usize).div_ceil(8)],
             sit_copies: vec![0xa5; (layout.sit_sectors as usize).div_ceil(8)],
-            nat: (0..NAT_JOURNAL)
-                .map(|i| (i, NatEntry::of([i, i * 3], layout.shared)))
-                .collect(),
+            nat: (0..NAT_JOURNAL).map(|i| (i, NatEntry::of([i, i * 3], layout.shared))).collect(),
             sit: (0..SIT_JOURNAL)
                 .map(|i| (i, SegmentEntry { changed: i.into(), ..SegmentEntry::empty(layout) }))
                 .collect(),

@@ -85,7 +85,7 @@ pub(crate) struct Lying {
 }
 
 /// Of the nodes in a page of the log, the one alone in it or those that share it, the ones that are
-/// `wanted`. `seed` is what sums of nodes begin with.
+/// `wanted`. If a page has a number twice the first one counts. `seed` is what sums of nodes begin with.
 pub(crate) fn lying(
     page: &[u8],
     seed: u32,

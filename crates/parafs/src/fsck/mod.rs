@@ -529,7 +529,9 @@ impl<'a> Model<'a> {
         // It may be spoiled on its way.
         for _ in 0..2 {
             let read = self.medium.read_again(self.cx, &self.layout, addr, &mut bytes).await;
-            match read.and_then(|()| Ok(self.lying(&bytes, |other| other == nid)?.pop())) {
+            match read
+                .and_then(|()| Ok(self.lying(&bytes, |other| other == nid)?.into_iter().next()))
+            {
                 Ok(Some(lying)) => {
                     let content = Arc::new(lying.content);
                     self.last.replace(Some((nid, content.clone())));

@@ -9,8 +9,8 @@ use super::{Found, Model, Owners, PAGES_BEHIND, cure};
 use crate::error::{FsError, Result};
 use crate::format::shared::{self, Lying};
 use crate::format::{
-    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner, SegmentEntry,
-    Share, SitSector, SummarySector, WindowSector,
+    Addr, Footer, FormatError, HEADS, Inode, NAT_ENTRIES, NatEntry, Nid, NodePage, Owner,
+    SegmentEntry, Share, SitSector, SummarySector, WindowSector,
 };
 use crate::fs::bit;
 use crate::segments::Heat;
@@ -76,7 +76,8 @@ impl Model<'_> {
             let count = per.min(all - first);
             let at = self.layout.sit_at(sector, bit(&self.pack.sit_copies, sector));
             let read = self.read_sector(at).await;
-            match read.and_then(|bytes| Ok(SitSector::decode(&bytes, sector, count, &self.layout)?)) {
+            match read.and_then(|bytes| Ok(SitSector::decode(&bytes, sector, count, &self.layout)?))
+            {
                 Ok(found) => {
                     for (i, entry) in found.0.into_iter().enumerate() {
                         self.segments[first as usize + i] = entry;
@@ -269,9 +270,8 @@ impl Model<'_> {
                 for Lying { footer, content, owner: its } in lying {
                     let Footer { nid, version, batch, .. } = footer;
                     let sector = self.nat_lost.contains(&(nid / NAT_ENTRIES));
-                    let wanted = sector
-                        || self.led_nowhere.contains(&nid)
-                        || known && owner.is_none();
+                    let wanted =
+                        sector || self.led_nowhere.contains(&nid) || known && owner.is_none();
                     let is_older = version < self.sb.first_version;
                     // The table says where the newest one is, and that place can't be read.
                     let has_newer = !known && self.listed_unread.contains(&nid);

@@ -75,7 +75,7 @@ fn strike(rng: &mut Rng, image: &Image, left: Left, struck: &mut Struck) {
             let pack = sound.pack(rng.below(4) > 0);
             let sectors = sound.foot(&pack) - pack.at + 1;
             // Of a checkpoint that is lost its fsyncs are, too.
-            if left == Left::InUse {
+            if left.in_use() {
                 struck.files.extend(["/large", "/young"].map(|path| Image::ino(left, path)));
             }
             (pack.at + rng.below(sectors), false)
@@ -87,8 +87,9 @@ fn strike(rng: &mut Rng, image: &Image, left: Left, struck: &mut Struck) {
         7 | 8 => {
             let nodes = sound.nodes_of(ino);
             let (_, nid) = nodes[rng.below(nodes.len() as u64) as usize];
-            struck.files.push(ino);
-            (sound.page_at(sound.nat(nid).1), true)
+            let at = sound.page_at(sound.nat(nid).1);
+            struck.files.extend(sound.files_in(at));
+            (at, true)
         }
         _ => {
             let dirs: Vec<u32> =
@@ -193,7 +194,9 @@ fn is_given_up(e: &FsError) -> bool {
 
 async fn life(cx: Cx, seed: u64) -> Result<(), String> {
     let mut rng = Rng::stream(seed, "fuzz", 0);
-    let left = if rng.below(3) == 0 { Left::InUse } else { Left::Unmounted };
+    let shares = Rng::stream(seed, "fuzz.shares", 0).below(2);
+    let in_use = usize::from(rng.below(3) == 0);
+    let left = Left::ALL[2 * shares as usize + in_use];
     let image = Image::new(left);
     let mut struck = Struck::default();
     for _ in 0..1 + rng.below(3) {

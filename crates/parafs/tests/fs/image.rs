@@ -8,7 +8,9 @@ use flashlane_base::{Lba, SECTOR_BYTES, crc32c, crc32c_append};
 use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_parafs::{Attributes, Fallocate, Fs, FsError, Medium, New, ROOT, Seek, Set, Time};
 use flashlane_rt::Cx;
-use flashlane_testkit::files::{DIR, FILE, LINK, create, make_on, new, now, ram, run, small};
+use flashlane_testkit::files::{
+    DIR, FILE, LINK, create, make_on, make_unshared, new, now, ram, run, small,
+};
 use flashlane_testkit::{Overlay, Ram};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -41,6 +43,23 @@ pub(crate) enum Left {
     Unmounted,
     /// While it worked: two files without a name, fsyncs behind the checkpoint.
     InUse,
+    /// As `Unmounted`; small nodes share pages.
+    Shared,
+    /// As `InUse`; small nodes share pages.
+    SharedInUse,
+}
+
+impl Left {
+    pub(crate) const ALL: [Left; 4] =
+        [Left::Unmounted, Left::InUse, Left::Shared, Left::SharedInUse];
+
+    pub(crate) fn in_use(self) -> bool {
+        matches!(self, Left::InUse | Left::SharedInUse)
+    }
+
+    pub(crate) fn shares(self) -> bool {
+        matches!(self, Left::Shared | Left::SharedInUse)
+    }
 }
 
 /// Bytes of `length` that tell where they are from.
@@ -50,17 +69,20 @@ pub(crate) fn text(seed: u64, length: usize) -> Vec<u8> {
 
 /// The bytes of the file system, made once.
 pub(crate) fn base(left: Left) -> Arc<Vec<u8>> {
-    static UNMOUNTED: OnceLock<Arc<Vec<u8>>> = OnceLock::new();
-    static IN_USE: OnceLock<Arc<Vec<u8>>> = OnceLock::new();
-    let place = if left == Left::Unmounted { &UNMOUNTED } else { &IN_USE };
-    place.get_or_init(|| make(left)).clone()
+    static MADE: [OnceLock<Arc<Vec<u8>>>; 4] = [const { OnceLock::new() }; 4];
+    MADE[left as usize].get_or_init(|| make(left)).clone()
 }
 
 fn make(left: Left) -> Arc<Vec<u8>> {
     let device = ram(12, 7);
     let used = device.clone();
     run(7, async move |cx| {
-        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        let medium = Medium::Linear(used.clone());
+        let made = match left.shares() {
+            true => make_on(&cx, medium, 1).await,
+            false => make_unshared(&cx, medium, 1).await,
+        };
+        made.expect("it is made");
         let mount = async || {
             let mounted = Fs::mount(&cx, Medium::Linear(used.clone()), small()).await;
             mounted.expect("it is mounted").0
@@ -70,9 +92,9 @@ fn make(left: Left) -> Arc<Vec<u8>> {
         fs.unmount(&cx).await.expect("it is written");
         // The checkpoint before the one that counts says the same.
         let fs = mount().await;
-        match left {
-            Left::Unmounted => fs.unmount(&cx).await.expect("it is written"),
-            Left::InUse => use_it(&cx, &fs).await,
+        match left.in_use() {
+            false => fs.unmount(&cx).await.expect("it is written"),
+            true => use_it(&cx, &fs).await,
         }
         used.start(&cx, Io::flush()).await.expect("it is there");
     });
@@ -276,10 +298,8 @@ pub(crate) async fn look(cx: &Cx, fs: &Arc<Fs>) -> Names {
 
 /// What should be there.
 pub(crate) fn wanted(left: Left) -> &'static Names {
-    static UNMOUNTED: OnceLock<Names> = OnceLock::new();
-    static IN_USE: OnceLock<Names> = OnceLock::new();
-    let place = if left == Left::Unmounted { &UNMOUNTED } else { &IN_USE };
-    place.get_or_init(|| {
+    static SEEN: [OnceLock<Names>; 4] = [const { OnceLock::new() }; 4];
+    SEEN[left as usize].get_or_init(|| {
         let device = Arc::new(Overlay::new(base(left)));
         run(1, async move |cx| {
             let mounted = Fs::mount(&cx, Medium::Linear(device), small()).await;
@@ -537,8 +557,18 @@ impl Image {
     fn entry_of(&self, page: &[u8], nid: u32) -> Option<usize> {
         let count = get32(page, 4096 - 40) as usize;
         let is_shared = get32(page, 4096 - 48) == u32::MAX && self.shares;
-        let entries = (1..=count).map(|i| 4096 - 48 - 16 * i);
-        entries.filter(|_| is_shared).find(|at| get32(page, *at) == nid)
+        let mut entries = (1..=if is_shared { count } else { 0 }).map(|i| 4096 - 48 - 16 * i);
+        entries.find(|at| get32(page, *at) == nid)
+    }
+
+    /// Files of which a node lies in a page of the log.
+    pub(crate) fn files_in(&self, at: u64) -> Vec<u32> {
+        let page = self.device.sector(at);
+        if get32(&page, 4096 - 48) != u32::MAX || !self.shares {
+            return vec![get32(&page, 4096 - 44)];
+        }
+        let entries = (1..=get32(&page, 4096 - 40) as usize).map(|i| 4096 - 48 - 16 * i);
+        entries.map(|at| get32(&page, at + 4)).collect()
     }
 
     /// Changes a node; its checksum is right afterwards.

@@ -4,14 +4,16 @@
 //! was durable without it; what a mount refuses a repair mends. Never: looks into the file system.
 
 use crate::image::{Image, NOW, contents, put32, ruin};
-use crate::mounts::{End, create_durable, create_files, cut, has_files, life};
+use crate::mounts::{End, create_durable, create_files, cut, has_files, life, life_on};
 use crate::slow::Slow;
 use flashlane_base::Lba;
 use flashlane_ftl::block::BlockDev;
 use flashlane_parafs::{Fs, FsError, Medium, ROOT, Unread, check, repair};
 use flashlane_rt::Cx;
 use flashlane_testkit::Ram;
-use flashlane_testkit::files::{FILE, content, create, mount, mount_with, now, run, small};
+use flashlane_testkit::files::{
+    FILE, content, create, make_unshared, mount, mount_with, now, ram, run, small,
+};
 use std::sync::Arc;
 
 /// Far enough for another node.
@@ -224,7 +226,11 @@ fn an_fsync_that_has_all_of_the_lost_one_counts() {
 /// list. That is no damage, and the next mount deletes it.
 #[test]
 fn what_an_unmount_can_not_delete_the_next_mount_does() {
-    let (device, f) = life(1, End::Killed, async |cx, _, fs| {
+    // The node must be alone in its page.
+    let device = ram(12, 1);
+    let medium = Medium::Linear(device.clone());
+    run(1, async move |cx| make_unshared(&cx, medium, 1).await.expect("it is large enough"));
+    let (device, f) = life_on(device, 1, End::Killed, async |cx, _, fs| {
         create_files(cx, &fs).await;
         let f = create(cx, &fs, ROOT, "f", FILE).await.ino;
         fs.write(cx, f, FAR, &[1; 4096], now(cx)).await.expect("room");

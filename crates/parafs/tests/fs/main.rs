@@ -15,5 +15,6 @@ mod parallel;
 mod planted;
 mod room;
 mod scale;
+mod shared;
 mod slow;
 mod unreadable;

@@ -8,7 +8,7 @@ use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Virtual};
 use flashlane_testkit::Keep;
 use flashlane_testkit::files::{
-    DIR, FILE, content, create, make, mount, new, now, ram, run, small, sound,
+    DIR, FILE, content, create, make, make_unshared, mount, new, now, ram, run, small, sound,
 };
 use std::sync::Arc;
 
@@ -761,7 +761,8 @@ fn a_file_that_can_not_be_cut_stops_no_other() {
     let device = ram(24, 1);
     let before = device.clone();
     let f = run(1, async move |cx| {
-        make(&cx, &before, 1).await;
+        let medium = Medium::Linear(before.clone());
+        make_unshared(&cx, medium, 1).await.expect("it is large enough");
         let fs = mount(&cx, &before).await;
         let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
         fs.write(&cx, f, FAR, &[7; 4096], now(&cx)).await.expect("room");

@@ -44,9 +44,20 @@ pub(crate) fn life<T: 'static>(
     acts: impl AsyncFnOnce(&Cx, &Arc<Slow>, Arc<Fs>) -> T + 'static,
 ) -> (Arc<Ram>, T) {
     let device = ram(12, seed);
+    let made = device.clone();
+    run(seed, async move |cx| make(&cx, &made, 1).await);
+    life_on(device, seed, end, acts)
+}
+
+/// As [`life`], of the file system on this device.
+pub(crate) fn life_on<T: 'static>(
+    device: Arc<Ram>,
+    seed: u64,
+    end: End,
+    acts: impl AsyncFnOnce(&Cx, &Arc<Slow>, Arc<Fs>) -> T + 'static,
+) -> (Arc<Ram>, T) {
     let theirs = device.clone();
     let told = run(seed, async move |cx| {
-        make(&cx, &theirs, 1).await;
         let slow = Slow::new(theirs);
         let fs = mount_with(&cx, &Medium::Linear(slow.clone()), Options::default()).await;
         acts(&cx, &slow, fs).await

@@ -13,7 +13,7 @@ use flashlane_parafs::{
     Fs, FsError, Make, Medium, New, ROOT, Rename, Repaired, Report, Unread, check, mkfs, repair,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_testkit::files::{DIR, FILE, content, create, make_on, ram, run, seeds, small};
+use flashlane_testkit::files::{DIR, FILE, content, create, make_unshared, ram, run, seeds, small};
 use flashlane_testkit::{Keep, Overlay, Ram};
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ fn superblocks(list: &mut List) {
         list.add(name("can't be read"), &[], move |i| i.device.lose(copy));
         let fields: [(&str, usize, u32); 12] = [
             ("magic", 0, 7),
-            ("major version", 8, 4),
+            ("major version", 8, 5),
             ("the version before", 8, 1),
             ("identity", 16, 99),
             ("regions", 32, 2),
@@ -943,7 +943,7 @@ fn a_repair_that_is_cut_is_begun_anew() {
 /// A new file system on a device, and files in it that no checkpoint has.
 async fn with_files(cx: &Cx, device: &Arc<Ram>) -> (Arc<Fs>, Vec<u32>) {
     let medium = Medium::Linear(device.clone());
-    make_on(cx, medium.clone(), 1).await.expect("it is made");
+    make_unshared(cx, medium.clone(), 1).await.expect("it is made");
     let fs = Fs::mount(cx, medium, small()).await.expect("it is mounted").0;
     let mut files = Vec::new();
     for i in 0..SYNCED {
@@ -1015,7 +1015,7 @@ fn windowless(seed: u64) -> Arc<Ram> {
     let used = device.clone();
     run(seed, async move |cx| {
         let medium = Medium::Linear(used.clone());
-        make_on(&cx, medium.clone(), 1).await.expect("it is made");
+        make_unshared(&cx, medium.clone(), 1).await.expect("it is made");
         let fs = Fs::mount(&cx, medium, small()).await.expect("it is mounted").0;
         let ino = create(&cx, &fs, ROOT, "f", FILE).await.ino;
         fs.sync(&cx).await.expect("it is written");
@@ -1100,7 +1100,7 @@ fn nodes_of_an_older_file_system_are_not_found() {
     run(1, async move |cx| {
         let medium = Medium::Linear(used);
         for (files, name) in [(100, "old"), (1, "new")] {
-            make_on(&cx, medium.clone(), 1).await.expect("it is made");
+            make_unshared(&cx, medium.clone(), 1).await.expect("it is made");
             let fs = Fs::mount(&cx, medium.clone(), small()).await.expect("it is mounted").0;
             for i in 0..files {
                 let ino = create(&cx, &fs, ROOT, &format!("{name}{i}"), FILE).await.ino;
@@ -1363,7 +1363,7 @@ fn a_removed_name_does_not_come_back() {
     let device = ram(12, 7);
     let used = device.clone();
     run(7, async move |cx| {
-        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        make_unshared(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
         let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
         let make = async |name: &str, text: &[u8]| {
             let ino = create(&cx, &fs, ROOT, name, FILE).await.ino;
@@ -1399,7 +1399,7 @@ fn a_damaged_directory_of_a_new_file_stops_no_mount() {
     let device = ram(12, 3);
     let used = device.clone();
     let dir = run(3, async move |cx| {
-        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        make_unshared(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
         let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
         let dir = create(&cx, &fs, ROOT, "dir", DIR).await.ino;
         create(&cx, &fs, dir, "old", FILE).await;
@@ -1447,7 +1447,7 @@ fn names_that_are_nowhere_else_are_not_given_up_unasked() {
     let device = ram(12, 4);
     let used = device.clone();
     run(4, async move |cx| {
-        make_on(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
+        make_unshared(&cx, Medium::Linear(used.clone()), 1).await.expect("it is made");
         let fs = Fs::mount(&cx, Medium::Linear(used), small()).await.expect("it is mounted").0;
         let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
         for name in ["g", "h"] {

@@ -15,8 +15,8 @@ use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Fs, FsError, Layout, LayoutError, Make, Medium, New, Options, Policy, Report, Reserve, Time,
-    check, mkfs,
+    Attributes, Fs, FsError, Layout, LayoutError, Make, Medium, New, Options, Policy, Report,
+    Reserve, Time, check, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
@@ -536,6 +536,14 @@ pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
 /// It is too small, or did not take it.
 pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
     make_of(cx, medium, units_of(page_sectors)).await
+}
+
+/// As [`make_on`], of a file system in which each node has a page of its own.
+///
+/// # Errors
+/// As [`make_on`].
+pub async fn make_unshared(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
+    make_of(cx, medium, Units { shares_pages: false, ..units_of(page_sectors) }).await
 }
 
 pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
