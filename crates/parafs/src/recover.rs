@@ -234,7 +234,8 @@ pub(crate) async fn roll_forward(
         for found in &nodes {
             match take_node(cx, fs, found).await {
                 Ok(deleted) => gone.extend(deleted),
-                Err(FsError::Damaged(why) | FsError::Io(why))
+                // What can't be read now may be readable another time: the mount is refused.
+                Err(FsError::Damaged(why))
                     if how == Look::Mount && !mutant!("parafs.mount-refuses-damage") =>
                 {
                     recovered.damaged.get_or_insert(format!("of file {ino}: {why}"));

@@ -22,9 +22,9 @@ use std::sync::{Arc, OnceLock};
 /// Spare lines of the page-mapped region beyond what its FTL needs: bad chunks come out of them, so that it
 /// never runs out of room.
 const META_SPARE_LINES: u64 = 3;
-/// The same on a device with fewer chunks per PU than [`SMALL_CHUNKS`] ([`SftlConfig::small_spare`]): with
-/// eight PUs one that is lost takes the chunks of little more than one line.
-const SMALL_SPARE_LINES: u64 = 2;
+/// The same on a device with fewer chunks per PU than [`SMALL_CHUNKS`] ([`SftlConfig::small_spare`]): one of
+/// eight PUs that is lost takes about as many chunks as a line has.
+const SMALL_SPARE_LINES: u64 = 1;
 const SMALL_CHUNKS: u32 = 120;
 /// Sectors of the page-mapped region, at least, that are the file system's.
 const META_SECTORS_MIN: u64 = 64;
@@ -46,7 +46,7 @@ pub struct SftlConfig {
     /// Not written if false, so that older programs can read the settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_records: bool,
-    /// Two spare lines of the page-mapped region, not three, on a device with fewer than 120 chunks per
+    /// One spare line of the page-mapped region, not three, on a device with fewer than 120 chunks per
     /// PU. Not kept: the region stays as it came out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub small_spare: bool,
