@@ -234,6 +234,7 @@ pub(crate) async fn roll_forward(
         for found in &nodes {
             match take_node(cx, fs, found).await {
                 Ok(deleted) => gone.extend(deleted),
+                // What can't be read now may be readable another time: the mount is refused.
                 Err(FsError::Damaged(why))
                     if how == Look::Mount && !mutant!("parafs.mount-refuses-damage") =>
                 {

@@ -1042,3 +1042,87 @@ impl Segments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Medium;
+    use crate::channels::Schedule;
+    use crate::format::Shape;
+    use flashlane_base::{Ns, SECTOR_BYTES};
+    use flashlane_testkit::Ram;
+
+    const PAGES: u64 = 16;
+
+    /// A page of this heat that is written and valid.
+    fn place(s: &mut Segments, heat: Heat) {
+        loop {
+            match s.allocate(heat, Owner::default(), 0) {
+                Ok(addr) => {
+                    s.arrived(addr);
+                    return s.set_valid(addr);
+                }
+                Err(Stop::Need(Need::Segments { region, heat, each })) => {
+                    let chosen = s.choose((region, heat, each), false, (0, 0));
+                    s.promise(&chosen);
+                    s.assign(heat, &chosen, true);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Four regions of 40 segments. Heads of all regions and what is cleaned with take 100; a file has as
+    /// many pages.
+    fn with_file(pages: u64) -> Segments {
+        let layout = Layout::plan(Shape {
+            regions: 4,
+            region_segments: 40,
+            segment_pages: PAGES as u32,
+            page_sectors: 1,
+            meta_sectors: 1 << 20,
+        });
+        let layout = layout.expect("it fits");
+        let medium = Medium::Linear(Arc::new(Ram::new(16, SECTOR_BYTES, Ns::ZERO, 0)));
+        let channels = Arc::new(Channels::new(Schedule::default(), layout, medium));
+        let mut s = Segments::new(layout, channels);
+        s.full_reserve = Some(100);
+        (0..pages).for_each(|_| place(&mut s, Heat::WarmData));
+        s
+    }
+
+    fn open(s: &Segments, heat: Heat) -> usize {
+        (0..4).map(|region| s.heads[s.head(region, heat)].open.len()).sum()
+    }
+
+    /// As long as files leave what heads of all regions take, each has its own. Beyond that one segment is
+    /// begun for all of a heat, but for contents of files.
+    #[test]
+    fn regions_share_heads_where_files_have_their_room() {
+        let mut s = with_file(60 * PAGES - 8);
+        (0..4).for_each(|_| place(&mut s, Heat::HotNode));
+        assert_eq!((s.shares_heads(), open(&s, Heat::HotNode)), (false, 4));
+        let mut s = with_file(60 * PAGES + 1);
+        for count in 1..100 {
+            place(&mut s, Heat::HotNode);
+            assert!(s.shares_heads() && open(&s, Heat::HotNode) <= 1, "{count}");
+        }
+        assert!(open(&s, Heat::WarmData) > 1, "files go to all channels");
+    }
+
+    /// Heads of regions that come to share them are closed, the ones with the fewest pages in use first, until
+    /// they have no more than a segment's pages: what they have left cleaning wins.
+    #[test]
+    fn heads_that_come_to_be_shared_are_closed() {
+        let mut s = with_file(59 * PAGES);
+        (0..6).for_each(|_| place(&mut s, Heat::HotNode));
+        assert_eq!((s.close_shared(), open(&s, Heat::HotNode)), (0, 4));
+        (0..2 * PAGES).for_each(|_| place(&mut s, Heat::WarmData));
+        let of_files = open(&s, Heat::WarmData);
+        assert_eq!((s.close_shared(), open(&s, Heat::HotNode)), (3, 1));
+        assert!(s.heat_has_begun(Heat::HotNode) <= PAGES);
+        assert_eq!(open(&s, Heat::WarmData), of_files);
+        assert!(s.victim(&BTreeSet::new()).is_some_and(|victim| s.get(victim).valid <= 2));
+        s.walk().expect("the table agrees");
+    }
+}

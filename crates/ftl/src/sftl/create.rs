@@ -20,11 +20,12 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 
 /// Spare lines of the page-mapped region beyond what its FTL needs: bad chunks come out of them, so that it
-/// never runs out of room. At most so many where [`SftlConfig::small_spare`] asks for fewer.
+/// never runs out of room.
 const META_SPARE_LINES: u64 = 3;
-/// For so many chunks of each PU the page-mapped region has a spare line then, but at least two: a PU that
-/// is lost takes a little more than one of eight PUs.
-const CHUNKS_PER_SPARE_LINE: u32 = 40;
+/// The same on a device with fewer chunks per PU than [`SMALL_CHUNKS`] ([`SftlConfig::small_spare`]): one of
+/// eight PUs that is lost takes about as many chunks as a line has.
+const SMALL_SPARE_LINES: u64 = 1;
+const SMALL_CHUNKS: u32 = 120;
 /// Sectors of the page-mapped region, at least, that are the file system's.
 const META_SECTORS_MIN: u64 = 64;
 /// Blocks of a channel, at least, that are spare for bad ones.
@@ -45,7 +46,7 @@ pub struct SftlConfig {
     /// Not written if false, so that older programs can read the settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_records: bool,
-    /// Two spare lines of the page-mapped region, not three, on a device with fewer than 120 chunks per
+    /// One spare line of the page-mapped region, not three, on a device with fewer than 120 chunks per
     /// PU. Not kept: the region stays as it came out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub small_spare: bool,
@@ -320,8 +321,10 @@ fn meta_config(over_provisioning_percent: u32, flush_records: bool) -> DriveConf
 
 /// Spare lines of the page-mapped region beyond what its FTL needs.
 fn spare_lines(chunks_per_pu: u32, config: &SftlConfig) -> u64 {
-    let by_size = u64::from(chunks_per_pu / CHUNKS_PER_SPARE_LINE).clamp(2, META_SPARE_LINES);
-    if config.small_spare { by_size } else { META_SPARE_LINES }
+    match config.small_spare && chunks_per_pu < SMALL_CHUNKS {
+        true => SMALL_SPARE_LINES,
+        false => META_SPARE_LINES,
+    }
 }
 
 /// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs, and some
