@@ -117,8 +117,8 @@ pub async fn dump(cx: &Cx, medium: &Medium, what: &What) -> Result<String> {
         Err(_) if *what == What::All => return Ok(out),
         Err(e) => return Err(e),
     };
-    let (bytes, slots) = (sb.layout.shape.page_bytes(), sb.slots());
-    let view = View { cx, medium, sb, pack, tree: Tree::of(bytes), slots };
+    let (tree, slots) = (sb.tree(), sb.slots());
+    let view = View { cx, medium, sb, pack, tree, slots };
     let said = match what {
         What::Segment(segment) => return view.segment(&mut out, *segment).await.map(|()| out),
         What::Node(nid) => return view.node(&mut out, *nid).await.map(|()| out),
@@ -425,7 +425,7 @@ impl View<'_> {
                 self.say_runs(out, runs(words.map(addr)));
             }
             Some((NodeKind::Indirect, _)) => {
-                for slot in 0..self.tree.slots as u32 {
+                for slot in 0..self.tree.children as u32 {
                     match NodePage::child(&bytes, false, slot) {
                         NO_NODE => {}
                         child => put(out, format_args!("  word {slot}: node {child}")),
@@ -545,7 +545,7 @@ impl View<'_> {
                 }
                 Some((NodeKind::Indirect, _)) => {
                     writeln!(out, "node {nid}: indirect, number {}", footer.ofs)?;
-                    let words = (0..self.tree.slots as u32).rev();
+                    let words = (0..self.tree.children as u32).rev();
                     waiting.extend(words.map(|slot| NodePage::child(&bytes, false, slot)));
                 }
                 _ => writeln!(out, "node {nid}: number {} can't be", footer.ofs)?,

@@ -7,7 +7,7 @@ use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
     HEADS, Inode, Layout, MAJOR, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry,
-    SitSector, Superblock, Time, VERSION_MAX,
+    SUMMED, SitSector, Superblock, Time, VERSION_MAX,
 };
 use crate::fs::{Fs, Options};
 use crate::medium::{Medium, Written};
@@ -29,6 +29,9 @@ pub struct Make {
     pub label: String,
     /// Segments that files can't have, beside the least: the more, the less is moved.
     pub spare_segments: u32,
+    /// Pages of files have checksums. They take words of nodes, so a direct node names half as many
+    /// pages.
+    pub data_checksums: bool,
     /// Owner of the root directory.
     pub uid: u32,
     pub gid: u32,
@@ -119,7 +122,7 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let reserved_segments = reserved(&medium, &layout) + make.spare_segments;
     let sb = Superblock {
         layout,
-        major: MAJOR,
+        major: if make.data_checksums { MAJOR } else { SUMMED - 1 },
         linear: medium.is_linear(),
         uuid: make.uuid,
         label: make.label.clone(),

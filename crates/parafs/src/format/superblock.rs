@@ -3,19 +3,21 @@
 //! Owns: its bytes. Promises: the places of the areas follow from it alone. Never: changes after
 //! mkfs.
 
-use super::Slots;
+use super::{Slots, Tree};
 use super::layout::{Layout, Shape};
 use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
-use flashlane_base::{crc32c, mutant};
+use flashlane_base::{crc32c, crc32c_append, mutant};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
-/// The major version that `mkfs` makes. Older ones can be read and written, too, and stay what they
-/// are.
-pub(crate) const MAJOR: u32 = 3;
+/// The newest major version. Older ones can be read and written, too, and stay what they are.
+pub(crate) const MAJOR: u32 = 4;
 /// From this major version on sums of nodes begin with the identity.
 const SEEDED: u32 = 2;
 /// From this major version on pages of directories have a seal.
 const SEALED: u32 = 3;
+/// From this major version on pages of files have checksums. `mkfs` makes the one before where they
+/// are to have none.
+pub(crate) const SUMMED: u32 = 4;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
 const FIRST_VERSION: usize = 136;
@@ -46,8 +48,19 @@ impl Superblock {
     /// What the sum of each node begins with: a page of a file that looks like a node, and a node of
     /// another file system, have other sums.
     pub(crate) fn node_seed(&self) -> u32 {
-        let seeded = self.major >= SEEDED && !mutant!("parafs.nodes-of-anybody");
-        if seeded { crc32c(&self.uuid) } else { 0 }
+        match self.major {
+            _ if mutant!("parafs.nodes-of-anybody") => 0,
+            ..SEEDED => 0,
+            SEEDED..SUMMED => crc32c(&self.uuid),
+            // Words of nodes lie elsewhere: a superblock that says so of older nodes finds none.
+            SUMMED.. => crc32c_append(crc32c(&self.uuid), &SUMMED.to_le_bytes()),
+        }
+    }
+
+    /// How nodes are divided.
+    pub(crate) fn tree(&self) -> Tree {
+        let sums = (self.major >= SUMMED).then(|| self.node_seed());
+        Tree::of(self.layout.shape.page_bytes(), sums)
     }
 
     /// How pages of directories are divided.
@@ -146,7 +159,7 @@ mod tests {
             let older = Superblock { major, ..any() };
             assert_eq!(Superblock::decode(&older.encode()), Ok(older));
         }
-        for (at, value) in [(8, 4), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+        for (at, value) in [(8, MAJOR + 1), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
             let mut bad = bytes.clone();
             put32(&mut bad, at, value);
             assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));

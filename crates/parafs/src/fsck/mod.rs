@@ -19,7 +19,7 @@ mod trees;
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Dentry, Footer, HEADS, Inode, Layout, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
-    Pack, SECTOR, SegmentEntry, Slots, Superblock, Tree,
+    Pack, PageRef, SECTOR, SegmentEntry, Slots, Superblock, Tree,
 };
 use crate::medium::{Medium, sector_of};
 use crate::mount;
@@ -261,7 +261,7 @@ impl<'a> Model<'a> {
             }
         };
         let layout = sb.layout;
-        let (page_bytes, slots) = (layout.shape.page_bytes(), sb.slots());
+        let (tree, slots) = (sb.tree(), sb.slots());
         let segments = layout.shape.segments() as usize;
         let lost = pack.is_none();
         let pack = pack.unwrap_or_else(|| Model::no_pack(&layout));
@@ -271,7 +271,7 @@ impl<'a> Model<'a> {
             progress,
             layout,
             sb,
-            tree: Tree::of(page_bytes),
+            tree,
             slots,
             later: false,
             pack_lost: lost,
@@ -608,17 +608,18 @@ impl<'a> Model<'a> {
 
     /// A page of a file is a hole from now on.
     async fn make_hole(&mut self, owner: Owner) -> Result<()> {
-        self.set_addr(owner, Addr::NONE).await
+        self.set_page(owner, PageRef::NONE).await
     }
 
-    async fn set_addr(&mut self, owner: Owner, addr: Addr) -> Result<()> {
+    async fn set_page(&mut self, owner: Owner, page: PageRef) -> Result<()> {
         let Some(Found { ino, ofs, .. }) = self.nodes.get(owner.nid).copied() else {
             return Ok(());
         };
-        if addr == Addr::NONE {
+        if page == PageRef::NONE {
             self.holed.insert(ino);
         }
-        NodePage::set_addr(self.mend(owner.nid).await?, ofs == 0, owner.slot, addr);
+        let tree = self.tree;
+        tree.set_page(self.mend(owner.nid).await?, ofs == 0, owner.slot, page);
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use super::compact::Bits;
 use super::{Found, Model, cure, is_dir, is_file};
 use crate::error::Result;
 use crate::format::{
-    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots,
-    XATTRS,
+    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, PageRef,
+    Slots, XATTRS,
 };
 use flashlane_base::mutant;
 use std::sync::Arc;
@@ -230,7 +230,7 @@ impl Model<'_> {
                 self.is_named_by_its_file(ino, inode.xattrs);
                 self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode }).await?;
             }
-            let n = self.tree.slots as u32;
+            let n = self.tree.children as u32;
             let first = [1, 2, 3, 3 + (n + 1), 3 + 2 * (n + 1)];
             for (slot, ofs) in first.into_iter().enumerate() {
                 self.subtree(ino, (ino, slot as u32), ofs, &mut named).await?;
@@ -297,7 +297,7 @@ impl Model<'_> {
             return Ok(());
         }
         // Below the root of the last tree there are indirect nodes, each with its own.
-        let n = self.tree.slots as u32;
+        let n = self.tree.children as u32;
         let width = if ofs == 3 + 2 * (n + 1) { n + 1 } else { 1 };
         for slot in 0..n {
             Box::pin(self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named)).await?;
@@ -367,8 +367,9 @@ impl Model<'_> {
         };
         let Some(nid) = made else { return Ok(None) };
         self.made_for_lost += 1;
+        let tree = self.tree;
         let bytes = self.mend(nid).await?;
-        (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
+        (0..pages).for_each(|slot| tree.set_page(bytes, false, slot, PageRef::LOST));
         named.insert(nid);
         Ok(Some(nid))
     }
