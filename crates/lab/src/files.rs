@@ -23,7 +23,7 @@ pub use flashlane_parafs::fuse::{Clock, How, time_from};
 use flashlane_parafs::{
     Fs, FsError, Make, Medium, Options, Shape, check_with, mkfs, repair_with, segments_for_files,
 };
-pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
+pub use flashlane_parafs::{Depth, Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use flashlane_serve::fuse::{Ours, PlaceError, Unmounted};
 use flashlane_stack::{Description, DeviceChoice, LayerSpec};
@@ -181,6 +181,8 @@ pub struct Making {
     pub target: Option<String>,
     pub label: String,
     pub uuid: [u8; 16],
+    /// Pages of files have checksums.
+    pub data_checksums: bool,
     /// Whatever is there is lost.
     pub force: bool,
     pub owner: (u32, u32),
@@ -388,7 +390,8 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, u32),
             return Err(FilesError::Occupied { target: name, found });
         }
         let (uid, gid) = making.owner;
-        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..Make::default() };
+        let Making { uuid, label, data_checksums, .. } = making;
+        let make = Make { uuid, label, data_checksums, uid, gid, ..Make::default() };
         let for_files = segments_for_files(&medium, &layout);
         mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
         Ok(Ok((layout.shape, for_files)))
@@ -533,6 +536,7 @@ pub fn fsck(
     image: &Path,
     name: Option<&str>,
     mends: Option<(Time, Unread)>,
+    depth: Depth,
     progress: Rc<dyn Fn(&'static str, u64, u64)>,
 ) -> Result<(Repaired, Vec<String>), FilesError> {
     let accept_lost = matches!(mends, Some((_, Unread::GiveUp)));
@@ -540,18 +544,19 @@ pub fn fsck(
     at_once(target, move |ready| async move {
         let Ready { cx, medium, losses, .. } = ready;
         let Some((now, unread)) = mends else {
-            let report = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
+            let report = check_with(&cx, &medium, depth, &*progress).await.map_err(of_fs(&name))?;
             let done = Repaired { after: report.clone(), before: report, ..Repaired::default() };
             return Ok((done, losses));
         };
-        let done = repair_with(&cx, &medium, now, unread, &*progress).await;
+        let done = repair_with(&cx, &medium, now, unread, depth, &*progress).await;
         let mut done = done.map_err(of_fs(&name))?;
         if !done.after.clean && done.after.found == 0 {
             let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
             let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
             fs.unmount(&cx).await.map_err(of_fs(&name))?;
             done.recovered = found;
-            done.after = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
+            let after = check_with(&cx, &medium, depth, &*progress).await;
+            done.after = after.map_err(of_fs(&name))?;
         }
         Ok((done, losses))
     })

@@ -45,7 +45,7 @@ pub use dump::{DUMP_WORDS, What, dump};
 pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Cleaners, Fs, Options};
-pub use fsck::{Progress, Report, UsedPage, check, check_pages, check_with};
+pub use fsck::{Depth, Progress, Report, UsedPage, check, check_pages, check_with};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Make, can_be_made, mkfs, segments_for_files, spare_most};
 pub use mount::{Recovered, label};

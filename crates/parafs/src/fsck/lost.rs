@@ -12,7 +12,7 @@ use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of [`super::Report::lost`].
-const PAGES: &str = "pages of files";
+pub(super) const PAGES: &str = "pages of files";
 
 impl Model<'_> {
     /// A page may have been written, as far as the medium knows.

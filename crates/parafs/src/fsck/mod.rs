@@ -13,6 +13,7 @@
 mod compact;
 mod lost;
 mod names;
+mod scrub;
 mod tables;
 mod trees;
 
@@ -41,6 +42,10 @@ pub struct Report {
     pub nodes: u64,
     /// Pages of contents.
     pub pages: u64,
+    /// Pages of files have checksums.
+    pub data_checksums: bool,
+    /// Pages of regular files that were read and compared ([`Depth::Contents`]).
+    pub contents_read: u64,
     /// What is broken, in sentences; the first ones where there are very many.
     pub problems: Vec<String>,
     /// How many there are.
@@ -98,6 +103,17 @@ pub(crate) mod cure {
     pub(crate) const ROOT: &str = "make a root directory";
     pub(crate) const WINDOW: &str = "look for fsyncs in the whole log";
     pub(crate) const NEWER: &str = "take it as it is";
+}
+
+/// How much a check reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// All structures, and no contents of files.
+    #[default]
+    Structures,
+    /// Contents of all files as well: those that can't be read, or do not match their checksums, are
+    /// problems.
+    Contents,
 }
 
 /// Hears how far a check is: what it does now, how much of that is done, and how much there is.
@@ -199,15 +215,20 @@ pub(crate) struct Model<'a> {
 /// There is none, or the medium can't be read: not even a part of it, or a node at one time and not
 /// at another.
 pub async fn check(cx: &Cx, medium: &Medium) -> Result<Report> {
-    check_with(cx, medium, &|_, _, _| ()).await
+    check_with(cx, medium, Depth::Structures, &|_, _, _| ()).await
 }
 
-/// As [`check`], and says how far it is.
+/// As [`check`], as deep as is said, and says how far it is.
 ///
 /// # Errors
 /// As [`check`].
-pub async fn check_with(cx: &Cx, medium: &Medium, progress: Progress<'_>) -> Result<Report> {
-    Ok(Model::look(cx, medium, progress).await?.report)
+pub async fn check_with(
+    cx: &Cx,
+    medium: &Medium,
+    depth: Depth,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    Ok(Model::look(cx, medium, depth, progress).await?.report)
 }
 
 /// A page of the log that is in use.
@@ -227,7 +248,7 @@ pub struct UsedPage {
 /// # Errors
 /// As [`check`].
 pub async fn check_pages(cx: &Cx, medium: &Medium) -> Result<(Report, Layout, Vec<UsedPage>)> {
-    let model = Model::look(cx, medium, &|_, _, _| ()).await?;
+    let model = Model::look(cx, medium, Depth::Structures, &|_, _, _| ()).await?;
     let used = model.owners.iter().map(|(addr, owner)| {
         let (segment, page) = model.layout.segment_of(addr);
         let file = model.nodes.get(owner.nid).map_or(owner.nid, |found| found.ino);
@@ -250,6 +271,7 @@ impl<'a> Model<'a> {
     pub(crate) async fn look(
         cx: &'a Cx,
         medium: &'a Medium,
+        depth: Depth,
         progress: Progress<'a>,
     ) -> Result<Model<'a>> {
         let mut unread = Cell::new(0);
@@ -307,7 +329,11 @@ impl<'a> Model<'a> {
             holed: BTreeSet::new(),
             alike: BTreeSet::new(),
             adopted: Vec::new(),
-            report: Report { clean: pack.clean, ..Report::default() },
+            report: Report {
+                clean: pack.clean,
+                data_checksums: tree.has_sums(),
+                ..Report::default()
+            },
             pack,
             unread,
             tables_unread: 0,
@@ -333,6 +359,9 @@ impl<'a> Model<'a> {
         m.walk_trees().await?;
         m.claim_pages().await?;
         m.miss_pages().await?;
+        if depth == Depth::Contents {
+            m.scrub().await?;
+        }
         m.walk_names().await?;
         m.compare_counts().await?;
         m.compare_segments();

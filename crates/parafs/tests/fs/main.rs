@@ -16,4 +16,5 @@ mod planted;
 mod room;
 mod scale;
 mod slow;
+mod sums;
 mod unreadable;

@@ -197,6 +197,7 @@ impl Subject for Files {
             way,
             store,
             units,
+            sums: Rng::stream(seed, "testkit.files.sums", 0).below(2) == 0,
             gap: pages * u64::from(units.page) * 4096,
             contents: r.below(10),
             names: one_of(r, &[8, 8, 40]),
@@ -219,6 +220,8 @@ struct Alive {
     way: Way,
     store: Store,
     units: Units,
+    /// Pages of files have checksums.
+    sums: bool,
     gap: u64,
     contents: u64,
     names: u64,
@@ -269,11 +272,12 @@ impl Living for Handle {
     fn describe(&self) -> String {
         let alive = &self.0;
         let of = format!(
-            "{}, policy {}, pages of {} sectors, segments of {}, gap {}, {:?}",
+            "{}, policy {}, pages of {} sectors, segments of {}, checksums {}, gap {}, {:?}",
             alive.store.describe(),
             alive.way.word(),
             alive.units.page,
             alive.units.segment,
+            alive.sums,
             alive.gap,
             alive.options
         );
@@ -338,7 +342,7 @@ impl Alive {
             return Err(Trouble::Wrong(why.into()));
         }
         let make = || async {
-            let made = make_of(cx, medium.clone(), self.units).await;
+            let made = make_of(cx, medium.clone(), self.units, self.sums).await;
             made.map_err(|e| Trouble::of("it can't be made", &e))
         };
         self.tried(make).await?;

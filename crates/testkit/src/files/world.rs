@@ -15,7 +15,8 @@ use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time, check, mkfs,
+    Attributes, Depth, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time, check,
+    check_with, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
@@ -499,12 +500,26 @@ pub async fn make(cx: &Cx, device: &Arc<Ram>, page_sectors: u32) {
 /// # Errors
 /// It is too small, or did not take it.
 pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
-    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }).await
+    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }, false).await
 }
 
-pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
+/// The same, with checksums of the pages of files or without.
+///
+/// # Errors
+/// As [`make_on`].
+pub async fn make_summed(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
+    make_of(cx, medium, Units { page: page_sectors, segment: SEGMENT_PAGES }, true).await
+}
+
+pub(crate) async fn make_of(
+    cx: &Cx,
+    medium: Medium,
+    units: Units,
+    data_checksums: bool,
+) -> Result<(), FsError> {
+    let make = Make { data_checksums, ..Make::default() };
     let layout = medium.plan(units.page, units.segment).map_err(|_| FsError::NoSpace)?;
-    mkfs(cx, medium, layout, &Make::default(), now(cx)).await
+    mkfs(cx, medium, layout, &make, now(cx)).await
 }
 
 pub async fn mount(cx: &Cx, device: &Arc<Ram>) -> Arc<Fs> {
@@ -550,10 +565,20 @@ impl fmt::Display for Trouble {
 /// The check finds nothing.
 pub(crate) async fn problems(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
     let report = check(cx, medium).await.map_err(|e| Trouble::of("it can't be checked", &e))?;
-    let Some(first) = report.problems.first() else { return Ok(()) };
+    let Some(first) = report.problems.first() else { return matches(cx, medium).await };
     let why = format!("the check finds {} problems: {first}", report.found);
     // What hangs on what can't be read is wrong, too.
     Err(if report.unread > 0 { Trouble::Medium(why) } else { Trouble::Wrong(why) })
+}
+
+/// All pages of files that can be read match their checksums.
+async fn matches(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
+    let deep = check_with(cx, medium, Depth::Contents, &|_, _, _| ()).await;
+    let report = deep.map_err(|e| Trouble::of("contents can't be checked", &e))?;
+    match report.problems.iter().find(|problem| problem.contains("does not match")) {
+        Some(first) => Err(Trouble::Wrong(format!("a scrub finds: {first}"))),
+        None => Ok(()),
+    }
 }
 
 /// The same, of memory, and what it says.
