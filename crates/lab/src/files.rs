@@ -20,10 +20,10 @@ use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, How, time_from};
+pub use flashlane_parafs::{Depth, Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_parafs::{
     Fs, FsError, Make, Medium, Options, Reserve, Shape, check_with, division, mkfs, repair_with,
 };
-pub use flashlane_parafs::{Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use flashlane_serve::fuse::{Ours, PlaceError, Unmounted};
 use flashlane_stack::{Description, DeviceChoice, LayerSpec};
@@ -186,6 +186,8 @@ pub struct Making {
     pub target: Option<String>,
     pub label: String,
     pub uuid: [u8; 16],
+    /// Pages of files have checksums.
+    pub data_checksums: bool,
     /// Whatever is there is lost.
     pub force: bool,
     pub owner: (u32, u32),
@@ -405,7 +407,8 @@ fn make_on(on: &DriveTarget, making: &Making, now: Time) -> Result<(Shape, Divis
             return Err(FilesError::Occupied { target: name, found });
         }
         let (uid, gid) = making.owner;
-        let make = Make { uuid: making.uuid, label: making.label, uid, gid, ..WANTED.make() };
+        let Making { uuid, label, data_checksums, .. } = making;
+        let make = Make { uuid, label, data_checksums, uid, gid, ..WANTED.make() };
         let division = division(&medium, &layout, &make);
         mkfs(&cx, medium, layout, &make, now).await.map_err(of_fs(&name))?;
         Ok(Ok((layout.shape, division)))
@@ -550,6 +553,7 @@ pub fn fsck(
     image: &Path,
     name: Option<&str>,
     mends: Option<(Time, Unread)>,
+    depth: Depth,
     progress: Rc<dyn Fn(&'static str, u64, u64)>,
 ) -> Result<(Repaired, Vec<String>), FilesError> {
     let accept_lost = matches!(mends, Some((_, Unread::GiveUp)));
@@ -557,18 +561,19 @@ pub fn fsck(
     at_once(target, move |ready| async move {
         let Ready { cx, medium, losses, .. } = ready;
         let Some((now, unread)) = mends else {
-            let report = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
+            let report = check_with(&cx, &medium, depth, &*progress).await.map_err(of_fs(&name))?;
             let done = Repaired { after: report.clone(), before: report, ..Repaired::default() };
             return Ok((done, losses));
         };
-        let done = repair_with(&cx, &medium, now, unread, &*progress).await;
+        let done = repair_with(&cx, &medium, now, unread, depth, &*progress).await;
         let mut done = done.map_err(of_fs(&name))?;
         if !done.after.clean && done.after.found == 0 {
             let mounted = Fs::mount(&cx, medium.clone(), Options::default()).await;
             let (fs, found): (Arc<Fs>, _) = mounted.map_err(of_fs(&name))?;
             fs.unmount(&cx).await.map_err(of_fs(&name))?;
             done.recovered = found;
-            done.after = check_with(&cx, &medium, &*progress).await.map_err(of_fs(&name))?;
+            let after = check_with(&cx, &medium, depth, &*progress).await;
+            done.after = after.map_err(of_fs(&name))?;
         }
         Ok((done, losses))
     })

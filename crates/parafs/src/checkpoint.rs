@@ -11,14 +11,14 @@
 //! are written, so directories are durable before.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Batch, NatSector, Nid, NodePage, Owner, Pack, SECTOR, Share, SitSector};
+use crate::format::{Addr, Batch, NatSector, Nid, Owner, Pack, PageRef, SECTOR, Share, SitSector};
 use crate::fs::{Fs, Sent, flip, nat_sectors, summary};
 use crate::nodes::{Node, is_dir};
 use crate::pages::Pages;
 use crate::pairs::Covers;
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
-use crate::write::FilePage;
+use crate::write::{FilePage, ToSend};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use smallvec::SmallVec;
@@ -111,7 +111,7 @@ impl State {
             nodes.entry(*ino).or_default();
             let is_inode = self.node(nid)?.is_inode();
             let at_least = nodes.entry(nid).or_default();
-            *at_least = (*at_least).max(NodePage::end_of_word(is_inode, slot));
+            *at_least = (*at_least).max(self.tree.end_of_word(is_inode, slot));
         }
         let mut by_heat: BTreeMap<Heat, Vec<(Nid, Share)>> = BTreeMap::new();
         for (nid, at_least) in nodes {
@@ -160,11 +160,12 @@ impl State {
         self.checkpointing = true;
         let mut pages = Vec::with_capacity(along.len());
         for ((ino, index), owner) in along.into_iter().zip(owners) {
+            let to_send = self.page_to_send(ino, index).expect("a dirty page is there");
+            let ToSend { is, content, crc } = to_send;
             let addr = self.segments.allocate_reserved(Heat::HotData, owner);
-            let before = self.set_addr(ino, index, addr)?;
+            let before = self.set_page(ino, index, PageRef { addr, crc })?;
             self.unname_written(before);
             self.segments.set_valid(addr);
-            let (is, content) = self.page_to_send(ino, index).expect("a dirty page is there");
             self.pages.begin(ino, index);
             self.pages.clean(ino, index);
             pages.push((ino, index, is, Sent { addr, content }));

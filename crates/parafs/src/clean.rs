@@ -13,7 +13,7 @@
 //! pages go to cold heads, and neither a checkpoint nor an erase follows.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Nid, NodePage, Owner};
+use crate::format::{Addr, Nid, Owner};
 use crate::fs::{Cleaners, Fs, Options};
 use crate::mkfs::shared_heads;
 use crate::nodes::is_dir;
@@ -246,9 +246,10 @@ impl State {
         if entry.ino == 0 {
             return Ok(Moved::Gone);
         }
+        let tree = self.tree;
         let node = self.node(owner.nid)?;
         let (ino, ofs, is_inode) = (node.ino, node.ofs, node.is_inode());
-        let named = NodePage::addr(&node.bytes, is_inode, owner.slot);
+        let named = tree.addr(&node.bytes, is_inode, owner.slot);
         if named != addr || node.inode.as_ref().is_some_and(|inode| inode.inline) {
             return Ok(Moved::Gone);
         }

@@ -4,7 +4,9 @@
 //! in question before anything is changed. Never: changes a file that an entry names.
 
 use crate::error::FsError;
-use crate::format::{Addr, Dentries, Dentry, LEVELS_MAX, NAME_MAX, Nid, Slots, Time, name_hash};
+use crate::format::{
+    Addr, Dentries, Dentry, LEVELS_MAX, NAME_MAX, Nid, PageRef, Slots, Time, name_hash,
+};
 use crate::nodes::is_dir;
 use crate::ops::given_up;
 use crate::state::{Need, State, Step, Stop};
@@ -118,7 +120,7 @@ impl State {
     pub(crate) fn enter(&mut self, dir: Nid, room: Room, entry: &Dentry, now: Time) -> Step<()> {
         let (slots, bytes) = (self.slots, self.layout.shape.page_bytes());
         if self.addr_of(dir, room.page)? == Addr::NONE {
-            self.set_addr(dir, room.page, Addr::KEPT)?;
+            self.set_page(dir, room.page, PageRef::KEPT)?;
         }
         let inode = self.inode_mut(dir)?;
         inode.levels = room.levels;

@@ -118,8 +118,8 @@ pub async fn dump(cx: &Cx, medium: &Medium, what: &What) -> Result<String> {
         Err(_) if *what == What::All => return Ok(out),
         Err(e) => return Err(e),
     };
-    let (bytes, slots) = (sb.layout.shape.page_bytes(), sb.slots());
-    let view = View { cx, medium, sb, pack, tree: Tree::of(bytes), slots };
+    let (tree, slots) = (sb.tree(), sb.slots());
+    let view = View { cx, medium, sb, pack, tree, slots };
     let said = match what {
         What::Segment(segment) => return view.segment(&mut out, *segment).await.map(|()| out),
         What::Node(nid) => return view.node(&mut out, *nid).await.map(|()| out),
@@ -282,7 +282,7 @@ impl View<'_> {
             }
         }
         let (_, footer, bytes) = self.read_node(nid).await?;
-        Ok(NodePage::addr(&bytes, footer.ofs == 0, position.slot))
+        Ok(self.tree.addr(&bytes, footer.ofs == 0, position.slot))
     }
 
     async fn resolve(&self, path: &str) -> Result<Nid> {
@@ -425,11 +425,11 @@ impl View<'_> {
             Some((NodeKind::Inode, _)) => self.inode(out, &bytes),
             Some((NodeKind::Direct, first)) => {
                 let words = 0..self.tree.slots as u32;
-                let addr = |slot| (first + u64::from(slot), NodePage::addr(&bytes, false, slot));
+                let addr = |slot| (first + u64::from(slot), self.tree.addr(&bytes, false, slot));
                 self.say_runs(out, runs(words.map(addr)));
             }
             Some((NodeKind::Indirect, _)) => {
-                for slot in 0..self.tree.slots as u32 {
+                for slot in 0..self.tree.children as u32 {
                     match NodePage::child(&bytes, false, slot) {
                         NO_NODE => {}
                         child => put(out, format_args!("  word {slot}: node {child}")),
@@ -499,7 +499,7 @@ impl View<'_> {
             put(out, format_args!("  its content lies in the inode"));
         } else {
             let words = 0..self.tree.inode_addrs as u32;
-            let addr = |slot: u32| (u64::from(slot), NodePage::addr(bytes, true, slot));
+            let addr = |slot: u32| (u64::from(slot), self.tree.addr(bytes, true, slot));
             self.say_runs(out, runs(words.map(addr)));
         }
     }
@@ -544,12 +544,12 @@ impl View<'_> {
                     writeln!(out, "node {nid}: direct, number {}", footer.ofs)?;
                     let words = 0..self.tree.slots as u32;
                     let addr =
-                        |slot| (first + u64::from(slot), NodePage::addr(&bytes, false, slot));
+                        |slot| (first + u64::from(slot), self.tree.addr(&bytes, false, slot));
                     self.say_runs(out, runs(words.map(addr)));
                 }
                 Some((NodeKind::Indirect, _)) => {
                     writeln!(out, "node {nid}: indirect, number {}", footer.ofs)?;
-                    let words = (0..self.tree.slots as u32).rev();
+                    let words = (0..self.tree.children as u32).rev();
                     waiting.extend(words.map(|slot| NodePage::child(&bytes, false, slot)));
                 }
                 _ => writeln!(out, "node {nid}: number {} can't be", footer.ofs)?,

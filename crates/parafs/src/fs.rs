@@ -388,15 +388,19 @@ impl Fs {
 
     async fn bring_page(&self, cx: &Cx, ino: Nid, index: u64) -> Result<()> {
         // Whoever asks has looked at what leads there; if it is gone they look again.
-        let Ok(addr) = self.lock().addr_of(ino, index) else { return Ok(()) };
+        let Ok(page) = self.lock().page_of(ino, index) else { return Ok(()) };
+        let addr = page.addr;
         if !addr.is_page() {
             return Ok(());
         }
         let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
         let read = self.read_page(cx, addr, &mut bytes).await;
+        // Nobody waits for the state while a checksum is computed.
+        let tree = self.sb.tree();
+        let checked = read.is_err() || tree.check((ino, index), page, &bytes).is_ok();
         let mut s = self.lock();
         // It may have been moved, and the place given to somebody else.
-        let same = s.addr_of(ino, index) == Ok(addr) || mutant!("parafs.read-not-compared");
+        let same = s.page_of(ino, index) == Ok(page) || mutant!("parafs.read-not-compared");
         if same && !s.pages.has(ino, index) {
             let place = |e| match e {
                 FsError::Io(why) => FsError::Io(format!("page {index} of file {ino}: {why}")),
@@ -407,6 +411,8 @@ impl Fs {
                 let damaged = |e| format!("page {index} of directory {ino}: {e}");
                 let checked = s.slots.check(&bytes, ino, index);
                 checked.map_err(|e| FsError::Damaged(damaged(e)))?;
+            } else if !checked {
+                s.mismatch(ino, index, addr)?;
             }
             s.pages.bring(ino, index, bytes);
         }
@@ -510,6 +516,16 @@ impl Fs {
 }
 
 impl State {
+    /// A page of a file does not match its checksum: nobody gets it, and no cleaner moves it with a
+    /// checksum of these bytes.
+    fn mismatch(&self, ino: Nid, index: u64, addr: Addr) -> Result<()> {
+        let cleans = self.cleaning || self.tidying;
+        if mutant!("parafs.data-unchecked") || cleans && mutant!("parafs.cleaner-renews-crc") {
+            return Ok(());
+        }
+        Err(FsError::Io(said_of_mismatch(ino, index, addr)))
+    }
+
     /// The sector of the window that has room for so many words is the current one.
     pub(crate) fn next_window(&mut self, words: usize) {
         if self.window.len() + words > WINDOW_WORDS {
@@ -529,6 +545,11 @@ impl State {
         let keep = (self.takes_back_below(cleaners), self.free_min());
         self.segments.choose((region, heat, each), self.has_checkpointer, keep)
     }
+}
+
+/// What is said of a page of a file that does not match its checksum.
+pub(crate) fn said_of_mismatch(ino: Nid, index: u64, addr: Addr) -> String {
+    format!("page {index} of file {ino}, at page {}, does not match its checksum", addr.0)
 }
 
 /// Segments that heads get when the window names them.

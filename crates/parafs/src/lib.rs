@@ -45,7 +45,7 @@ pub use dump::{DUMP_WORDS, What, dump};
 pub use error::FsError;
 pub use format::{Layout, LayoutError, Nid, ROOT, Shape, Time};
 pub use fs::{Cleaners, Fs, Options};
-pub use fsck::{Progress, Report, UsedPage, check, check_pages, check_with};
+pub use fsck::{Depth, Progress, Report, UsedPage, check, check_pages, check_with};
 pub use medium::{Flash, Medium};
 pub use mkfs::{Kept, Make, Reserve, can_be_made, division, mkfs, spare_most};
 pub use mount::{Recovered, label};

@@ -6,8 +6,8 @@
 use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
-    HEADS, Inode, Layout, MAJOR, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry,
-    SitSector, Superblock, Time, VERSION_MAX,
+    HEADS, Inode, Layout, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry, SitSector,
+    Superblock, Time, VERSION_MAX,
 };
 use crate::fs::{Fs, Options};
 use crate::medium::{Medium, Written};
@@ -30,6 +30,9 @@ pub struct Make {
     /// Segments that files can't have, beside the least: the more, the less is moved.
     pub spare_segments: u32,
     pub reserve: Reserve,
+    /// Pages of files have checksums. They take words of nodes, so a direct node names half as many
+    /// pages.
+    pub data_checksums: bool,
     /// Owner of the root directory.
     pub uid: u32,
     pub gid: u32,
@@ -196,7 +199,8 @@ pub async fn mkfs(cx: &Cx, medium: Medium, layout: Layout, make: &Make, now: Tim
     let reserved_segments = Kept::of(&medium, &layout, make).segments();
     let sb = Superblock {
         layout,
-        major: MAJOR,
+        major: Superblock::major_with(layout.shared, make.data_checksums),
+        sums: make.data_checksums,
         linear: medium.is_linear(),
         uuid: make.uuid,
         label: make.label.clone(),

@@ -6,7 +6,9 @@
 
 use crate::error::FsError;
 use crate::format::shared::{self, Part};
-use crate::format::{Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Position, Share};
+use crate::format::{
+    Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, PageRef, Position, Share,
+};
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
@@ -295,15 +297,15 @@ impl State {
         index: u64,
     ) -> Step<Result<(Nid, u32), u64>> {
         let position = self.position(index)?;
-        let (n, mut at) = (self.tree.slots, ino);
+        let (d, n, mut at) = (self.tree.slots, self.tree.children, ino);
         for (i, step) in position.steps.iter().enumerate() {
             let node = self.node(at)?;
             at = NodePage::child(&node.bytes, node.is_inode(), step.slot);
             if at == NO_NODE {
                 let below = &position.steps[i + 1..];
                 let inside = below.iter().fold(0, |inside, step| inside * n + u64::from(step.slot));
-                let named = n.pow(1 + below.len() as u32);
-                return Ok(Err(named - (inside * n + u64::from(position.slot))));
+                let named = d * n.pow(below.len() as u32);
+                return Ok(Err(named - (inside * d + u64::from(position.slot))));
             }
         }
         Ok(Ok((at, position.slot)))
@@ -311,16 +313,22 @@ impl State {
 
     /// Where page `index` of a file lies.
     pub(crate) fn addr_of(&mut self, ino: Nid, index: u64) -> Step<Addr> {
+        self.page_of(ino, index).map(|page| page.addr)
+    }
+
+    /// Where page `index` of a file lies, and its checksum.
+    pub(crate) fn page_of(&mut self, ino: Nid, index: u64) -> Step<PageRef> {
         if self.inode(ino)?.inline {
-            return Ok(Addr::NONE);
+            return Ok(PageRef::NONE);
         }
-        let Some((nid, slot)) = self.find_slot(ino, index)? else { return Ok(Addr::NONE) };
+        let Some((nid, slot)) = self.find_slot(ino, index)? else { return Ok(PageRef::NONE) };
+        let tree = self.tree;
         let node = self.node(nid)?;
-        let addr = NodePage::addr(&node.bytes, node.is_inode(), slot);
-        match !addr.is_page() || self.layout.has(addr) {
-            true => Ok(addr),
+        let page = tree.page(&node.bytes, node.is_inode(), slot);
+        match !page.addr.is_page() || self.layout.has(page.addr) {
+            true => Ok(page),
             false => {
-                let why = format!("page {index} of file {ino} lies at {}, nowhere", addr.0);
+                let why = format!("page {index} of file {ino} lies at {}, nowhere", page.addr.0);
                 Err(Stop::Fail(FsError::Damaged(why)))
             }
         }
@@ -365,19 +373,21 @@ impl State {
     }
 
     /// Page `index` of a file lies elsewhere now: where it lay before.
-    pub(crate) fn set_addr(&mut self, ino: Nid, index: u64, addr: Addr) -> Step<Addr> {
+    pub(crate) fn set_page(&mut self, ino: Nid, index: u64, page: PageRef) -> Step<Addr> {
+        let (tree, addr) = (self.tree, page.addr);
         if addr == Addr::NONE && self.find_slot(ino, index)?.is_none() {
             return Ok(Addr::NONE);
         }
         let (nid, slot) = self.slot_for(ino, index)?;
         let node = self.node(nid)?;
         let is_inode = node.is_inode();
-        let before = NodePage::addr(&node.bytes, is_inode, slot);
-        if before == addr {
+        let there = tree.page(&node.bytes, is_inode, slot);
+        let before = there.addr;
+        if there == page {
             return Ok(before);
         }
         let node = self.node_mut(nid)?;
-        NodePage::set_addr(node.bytes_mut(), is_inode, slot, addr);
+        tree.set_page(node.bytes_mut(), is_inode, slot, page);
         self.kept += u64::from(addr == Addr::KEPT);
         self.kept = self.kept.saturating_sub(u64::from(before == Addr::KEPT));
         let inode = self.inode_mut(ino)?;
@@ -392,11 +402,11 @@ impl State {
     /// The last node of a file's tree that names pages from `from` on, with what leads there from
     /// the inode (node, word of it); nothing where the inode alone does.
     pub(crate) fn last_node(&mut self, ino: Nid, from: u64) -> Step<Option<Vec<(Nid, u32)>>> {
-        let n = self.tree.slots;
+        let (d, n) = (self.tree.slots, self.tree.children);
         let first = self.tree.inode_addrs;
         // Of each child of the inode the page from which on it names, and how many levels it has.
         let starts =
-            [first, first + n, first + 2 * n, first + (2 + n) * n, first + 2 * (1 + n) * n];
+            [first, first + d, first + 2 * d, first + (2 + n) * d, first + 2 * (1 + n) * d];
         for slot in (0..5).rev() {
             let node = self.node(ino)?;
             let child = NodePage::child(&node.bytes, true, slot as u32);
@@ -404,7 +414,7 @@ impl State {
                 continue;
             }
             let levels = [0, 0, 1, 1, 2][slot];
-            let end = starts[slot] + n.pow(levels + 1);
+            let end = starts[slot] + d * n.pow(levels);
             if end <= from {
                 return Ok(None);
             }
@@ -420,7 +430,7 @@ impl State {
         if levels == 0 {
             return Ok(());
         }
-        let n = self.tree.slots as u32;
+        let n = self.tree.children as u32;
         let node = self.node(nid)?;
         let last = (0..n).rev().find(|slot| NodePage::child(&node.bytes, false, *slot) != NO_NODE);
         let Some(slot) = last else { return Ok(()) };
@@ -440,7 +450,8 @@ impl State {
         let is_inode = parent_node.is_inode();
         let nid = NodePage::child(&parent_node.bytes, is_inode, slot);
         let ofs = self.node(nid)?.ofs;
-        let Some((kind, first)) = self.tree.kind(ofs) else {
+        let tree = self.tree;
+        let Some((kind, first)) = tree.kind(ofs) else {
             let why = format!("node {nid} of file {ino} has a number that can't be");
             return Err(Stop::Fail(FsError::Damaged(why)));
         };
@@ -452,7 +463,7 @@ impl State {
             let keep = from.saturating_sub(first).min(self.tree.slots) as u32;
             keeps = keep > 0;
             let slots = keep..self.tree.slots as u32;
-            let of = |slot: u32| (slot, NodePage::addr(&bytes, false, slot));
+            let of = |slot: u32| (slot, self.tree.addr(&bytes, false, slot));
             addrs = slots.map(of).filter(|(_, addr)| *addr != Addr::NONE).collect();
         }
         self.node(ino)?;
@@ -461,7 +472,7 @@ impl State {
             if !addrs.is_empty() {
                 let node = self.node_mut(nid)?;
                 let bytes = node.bytes_mut();
-                addrs.iter().for_each(|(s, _)| NodePage::set_addr(bytes, false, *s, Addr::NONE));
+                addrs.iter().for_each(|(s, _)| tree.set_page(bytes, false, *s, PageRef::NONE));
             }
         } else {
             let node = self.node_mut(parent)?;
@@ -489,13 +500,14 @@ impl State {
             return Ok(true);
         }
         let bytes = node.bytes.clone();
-        let slots = from.min(self.tree.inode_addrs) as u32..self.tree.inode_addrs as u32;
-        let of = |slot: u32| (slot, NodePage::addr(&bytes, true, slot));
+        let tree = self.tree;
+        let slots = from.min(tree.inode_addrs) as u32..tree.inode_addrs as u32;
+        let of = |slot: u32| (slot, self.tree.addr(&bytes, true, slot));
         let addrs: Vec<_> = slots.map(of).filter(|(_, addr)| *addr != Addr::NONE).collect();
         if !addrs.is_empty() {
             let node = self.node_mut(ino)?;
             let bytes = node.bytes_mut();
-            addrs.iter().for_each(|(s, _)| NodePage::set_addr(bytes, true, *s, Addr::NONE));
+            addrs.iter().for_each(|(s, _)| tree.set_page(bytes, true, *s, PageRef::NONE));
             addrs.iter().for_each(|(_, addr)| self.unname(*addr));
             let inode = self.inode_mut(ino)?;
             inode.pages = inode.pages.saturating_sub(addrs.len() as u64);

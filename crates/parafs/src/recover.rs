@@ -10,7 +10,7 @@ use crate::dir::Found;
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Batch, Dentry, Footer, Heads, Inode, NOT_TAKEN, Nid, NodeKind, NodePage, Owner, Pack,
-    SECTOR, Superblock, TAKEN_TO, WINDOW_NUMBER_MAX, WINDOW_WORDS, WindowSector,
+    PageRef, SECTOR, Superblock, TAKEN_TO, WINDOW_NUMBER_MAX, WINDOW_WORDS, WindowSector,
 };
 use crate::fs::Fs;
 use crate::medium::{Medium, Written};
@@ -493,9 +493,9 @@ async fn take_node(cx: &Cx, fs: &Arc<Fs>, found: &Sealed) -> Result<Option<Nid>>
         NodeKind::Indirect | NodeKind::Xattrs => return Ok(gone),
     };
     for slot in 0..slots as u32 {
-        let addr = NodePage::addr(&found.bytes, ofs == 0, slot);
+        let page = tree.page(&found.bytes, ofs == 0, slot);
         let index = first + u64::from(slot);
-        fs.with(cx, |s| s.take_addr(ino, index, addr)).await?;
+        fs.with(cx, |s| s.take_page(ino, index, page)).await?;
     }
     Ok(gone)
 }
@@ -510,7 +510,7 @@ impl State {
             _ => 0,
         };
         let addrs = (0..slots as u32)
-            .map(|slot| NodePage::addr(&found.bytes, found.footer.ofs == 0, slot))
+            .map(|slot| self.tree.addr(&found.bytes, found.footer.ofs == 0, slot))
             .filter(|addr| self.layout.has(*addr));
         addrs.map(|addr| self.layout.segment_of(addr).0).collect()
     }
@@ -598,23 +598,21 @@ impl State {
         Ok(gone)
     }
 
-    /// Where a page of a file lies, by an fsync.
-    fn take_addr(&mut self, ino: Nid, index: u64, addr: Addr) -> Step<()> {
-        let wanted = match addr {
-            addr if !addr.is_page() || self.layout.has(addr) => addr,
-            _ => {
-                let why = format!("an fsync has page {index} of file {ino} nowhere");
-                return Err(FsError::Damaged(why).into());
-            }
-        };
-        if self.addr_of(ino, index)? == wanted {
+    /// Where a page of a file lies, and its checksum, by an fsync.
+    fn take_page(&mut self, ino: Nid, index: u64, page: PageRef) -> Step<()> {
+        let wanted = page.addr;
+        if wanted.is_page() && !self.layout.has(wanted) {
+            let why = format!("an fsync has page {index} of file {ino} nowhere");
+            return Err(FsError::Damaged(why).into());
+        }
+        if self.page_of(ino, index)? == page {
             return Ok(());
         }
         if wanted != Addr::NONE {
             let missing = self.missing_nodes(ino, index)?;
             self.nat.pick(missing as usize)?;
         }
-        let before = self.set_addr(ino, index, wanted)?;
+        let before = self.set_page(ino, index, page)?;
         self.unname_written(before);
         if wanted.is_page() {
             let (nid, slot) = self.slot_for(ino, index)?;

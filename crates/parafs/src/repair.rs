@@ -13,7 +13,7 @@ use crate::format::{
     Dentry, HEADS, Heads, Inode, NAT_ENTRIES, NatEntry, Nid, ROOT, SECTOR, SegmentEntry,
 };
 use crate::fs::{Fs, Options};
-use crate::fsck::{Model, Progress, Report};
+use crate::fsck::{Depth, Model, Progress, Report};
 use crate::medium::Medium;
 use crate::mkfs;
 use crate::mount::{self, Recovered};
@@ -66,10 +66,10 @@ pub enum Unread {
 /// it; or the repair would give up data and `unread` is [`Unread::Refuse`]: then it writes nothing
 /// and returns [`FsError::Unread`].
 pub async fn repair(cx: &Cx, medium: &Medium, now: Time, unread: Unread) -> Result<Repaired> {
-    repair_with(cx, medium, now, unread, &|_, _, _| ()).await
+    repair_with(cx, medium, now, unread, Depth::Structures, &|_, _, _| ()).await
 }
 
-/// As [`repair`], and says how far each check is.
+/// As [`repair`], of what a check of this depth finds, and says how far each check is.
 ///
 /// # Errors
 /// As [`repair`].
@@ -78,6 +78,7 @@ pub async fn repair_with(
     medium: &Medium,
     now: Time,
     unread: Unread,
+    depth: Depth,
     progress: Progress<'_>,
 ) -> Result<Repaired> {
     if let Some(why) = medium.refusal() {
@@ -85,7 +86,7 @@ pub async fn repair_with(
     }
     let mut done = Repaired::default();
     for round in 0..=ROUNDS {
-        let model = Model::look(cx, medium, progress).await?;
+        let model = Model::look(cx, medium, depth, progress).await?;
         done.after = model.report.clone();
         if round == 0 {
             done.before = model.report.clone();

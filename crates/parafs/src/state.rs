@@ -182,7 +182,7 @@ impl State {
         let data = u64::from(shape.segments() - sb.reserved_segments);
         State {
             node_seed: sb.node_seed(),
-            tree: Tree::of(shape.page_bytes()),
+            tree: sb.tree(),
             slots: sb.slots(),
             segments,
             nat,

@@ -11,7 +11,7 @@
 
 use crate::error::{FsError, Result};
 use crate::format::shared::{self, Part};
-use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner, Share};
+use crate::format::{Addr, Batch, Footer, Inode, Nid, NodeKind, NodePage, Owner, PageRef, Share};
 use crate::fs::{Fs, Sent};
 use crate::nodes::{Dirty, Node, is_dir, is_file};
 use crate::pages::PageIs;
@@ -60,7 +60,18 @@ struct Write {
     index: u64,
     /// Which page in memory, and which of its versions.
     is: (u64, u64),
+    /// What the node that names it says then.
+    page: PageRef,
     sent: Sent,
+}
+
+/// A page of a file as it goes to the medium.
+pub(crate) struct ToSend {
+    /// Which page in memory, and which of its versions.
+    pub(crate) is: PageIs,
+    pub(crate) content: Arc<Vec<u8>>,
+    /// Its checksum ([`PageRef::crc`]).
+    pub(crate) crc: u32,
 }
 
 impl State {
@@ -100,7 +111,8 @@ impl State {
         if self.pages.is_on_its_way(ino, index) {
             return Ok(None);
         }
-        let Some((is, content)) = self.page_to_send(ino, index) else { return Ok(None) };
+        let Some(to_send) = self.page_to_send(ino, index) else { return Ok(None) };
+        let ToSend { is, content, crc } = to_send;
         let addr = self.segments.allocate(heat, Owner { nid, slot }, kept)?;
         self.pages.begin(ino, index);
         self.pages_in_flight += 1;
@@ -111,18 +123,21 @@ impl State {
             }
             By::Cleaner | By::IdleCleaner => self.stats.moved_pages += 1,
         }
-        Ok(Some(Write { ino, index, is, sent: Sent { addr, content } }))
+        let page = PageRef { addr, crc };
+        Ok(Some(Write { ino, index, is, page, sent: Sent { addr, content } }))
     }
 
-    /// A page as it goes to the medium: its id and version, and its bytes. A page of a directory is
-    /// sealed here. Nothing if the page is not in memory.
-    pub(crate) fn page_to_send(&mut self, ino: Nid, index: u64) -> Option<(PageIs, Arc<Vec<u8>>)> {
-        let slots = self.slots;
-        if self.inode(ino).is_ok_and(|inode| is_dir(inode.mode)) {
+    /// A page as it goes to the medium. A page of a directory is sealed here. Nothing if the page is
+    /// not in memory.
+    pub(crate) fn page_to_send(&mut self, ino: Nid, index: u64) -> Option<ToSend> {
+        let (slots, tree) = (self.slots, self.tree);
+        let is_dir = self.inode(ino).is_ok_and(|inode| is_dir(inode.mode));
+        if is_dir {
             slots.seal(self.pages.bytes_mut(ino, index)?, ino, index);
         }
         let page = self.pages.get(ino, index)?;
-        Some(((page.id, page.version), page.content.clone()))
+        let crc = if is_dir { 0 } else { tree.sum_of(ino, index, &page.content) };
+        Some(ToSend { is: (page.id, page.version), content: page.content.clone(), crc })
     }
 
     /// The write of a page has ended.
@@ -138,7 +153,7 @@ impl State {
         }
         // What names it may have left the memory meanwhile.
         let before = self.addr_of(ino, index)?;
-        self.set_addr(ino, index, addr)?;
+        self.set_page(ino, index, write.page)?;
         self.unname_written(before);
         self.segments.arrived(addr);
         self.segments.set_valid(addr);
@@ -155,7 +170,7 @@ impl State {
         self.pages.end(write.ino, write.index, write.is, false);
     }
 
-    /// A page lies elsewhere now: [`State::set_addr`] has counted what was kept for it.
+    /// A page lies elsewhere now: [`State::set_page`] has counted what was kept for it.
     pub(crate) fn unname_written(&mut self, before: Addr) {
         if before.is_page() {
             self.segments.invalidate(before);

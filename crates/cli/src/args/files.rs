@@ -12,6 +12,7 @@ Examples:
   flashlane fsck my.img
   flashlane fsck my.img --repair
   flashlane fsck my.img --repair --accept-lost
+  flashlane fsck my.img --scrub
 
 Without --repair nothing is changed, and it says what --repair would do. With it names that lead
 nowhere are taken out. A file whose name was in a damaged page of a directory gets it back from its
@@ -21,7 +22,9 @@ a power cut leaves the old state or the new one.
 If --repair would have to give up data that can't be read, it changes nothing, as the data may be
 readable later. --accept-lost gives it up for good: reading such a page of a file is an error until
 the page is written as a whole, punched or cut off.
-Contents of files are not read: a page of a file that the device can't give is an error when it is read.
+--scrub reads the contents of all files, too. It names each page that can't be read or does not match
+its checksum; with --repair --accept-lost these pages are given up. Without --scrub contents of files
+are not read: such a page is an error when it is read.
 Exit codes: 0 nothing wrong found, or all of it mended; 1 it is damaged; 2 not done.";
 
 pub(crate) const DUMP: &str = "\
@@ -49,6 +52,9 @@ pub(crate) struct Fsck {
     /// which can't be read. Without this option --repair changes nothing if it would give data up
     #[arg(long, requires = "repair")]
     pub(crate) accept_lost: bool,
+    /// Read the contents of all files, and compare them with their checksums
+    #[arg(long)]
+    pub(crate) scrub: bool,
 }
 
 #[derive(ClapArgs)]
@@ -76,6 +82,11 @@ pub(crate) struct Mkfs {
     /// What it is called, at most 64 bytes
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) label: String,
+    /// Whether each page of a file has a checksum, so that other bytes than those that were written
+    /// are an error: on or off
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_or_off,
+          action = clap::ArgAction::Set)]
+    pub(crate) data_checksums: bool,
     /// Replace a file system that is there: what is in it is lost
     #[arg(long)]
     pub(crate) force: bool,
@@ -90,6 +101,10 @@ pub(crate) enum MountOption {
     NoExec(bool),
     AllowOther,
     Nothing,
+}
+
+fn on_or_off(word: &str) -> Result<bool, String> {
+    one_of(&[("on", true), ("off", false)], word)
 }
 
 /// Less than this holds too few nodes to work with.

@@ -5,7 +5,7 @@ use crate::watch::{Interrupt, Phases, Terminal};
 use crate::{Ending, output};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::files::{
-    self, How, Making, Mounting, Recovered, Repaired, Time, Unread, What, time_from,
+    self, Depth, How, Making, Mounting, Recovered, Repaired, Report, Time, Unread, What, time_from,
 };
 use std::fmt::Display;
 use std::rc::Rc;
@@ -23,12 +23,13 @@ fn owner() -> (u32, u32) {
 }
 
 pub(crate) fn mkfs(args: Mkfs) -> Result<Ending> {
-    let Mkfs { drive: image, target, label, force } = args;
+    let Mkfs { drive: image, target, label, data_checksums, force } = args;
     if label.len() > 64 {
         bail!("--label: it has {} bytes, at most 64 will do", label.len());
     }
     let uuid = uuid();
-    let making = Making { image, target, label, uuid, force, owner: owner() };
+    let owner = owner();
+    let making = Making { image, target, label, uuid, data_checksums, force, owner };
     let made = files::make(&making, clock())?;
     output::done(format!("{made}\n"))
 }
@@ -108,7 +109,8 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     let mends = args.repair.then(|| (clock(), unread));
     let phases = Phases::new("fsck");
     let progress = Rc::new(move |what: &'static str, done, of| phases.at(what, done, of));
-    let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends, progress)?;
+    let depth = if args.scrub { Depth::Contents } else { Depth::Structures };
+    let (done, losses) = files::fsck(&args.drive, args.target.as_deref(), mends, depth, progress)?;
     let Repaired { before, after, recovered, found, named } = &done;
     let mut text: String = losses.iter().map(|line| format!("{line}\n")).collect();
     for problem in before.problems.iter().chain(&before.notes) {
@@ -154,6 +156,7 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
         after.nodes,
         after.pages,
         match (after.found, before.found) {
+            (0, 0) if args.scrub => format!("nothing wrong found; {}", scrubbed(after)),
             (0, 0) => "nothing wrong found; contents of files are not read".to_string(),
             (0, 1) => "1 problem is mended".to_string(),
             (0, n) => format!("{n} problems are mended"),
@@ -163,6 +166,15 @@ pub(crate) fn fsck(args: &Fsck) -> Result<Ending> {
     );
     output::done(text)?;
     Ok(if after.found == 0 { Ending::Good } else { Ending::Bad })
+}
+
+/// What a scrub has looked at.
+fn scrubbed(report: &Report) -> String {
+    let pages = report.contents_read;
+    match report.data_checksums {
+        true => format!("{pages} pages of files match their checksums"),
+        false => format!("{pages} pages of files can be read; they have no checksums"),
+    }
 }
 
 pub(crate) fn dump(args: &Dump) -> Result<Ending> {

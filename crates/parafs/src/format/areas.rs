@@ -200,7 +200,7 @@ mod tests {
     fn sectors_come_back_and_tell_where_they_belong() {
         let plan = |shared| Layout::plan_linear_with(65_536, 1, 64, shared).expect("it fits");
         for layout in [plan(false), plan(true)] {
-            let file = |i| if layout.shared { (i % 12) << 28 | i / 2 } else { i << 20 };
+            let file = |i| if layout.shared { ((i % 12) << 28) | (i / 2) } else { i << 20 };
             let nodes: Vec<NatEntry> =
                 (0..NAT_ENTRIES).map(|i| NatEntry::of([file(i), i * 7], layout.shared)).collect();
             let bytes = NatSector(nodes.clone()).encode(3);

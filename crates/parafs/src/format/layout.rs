@@ -133,7 +133,7 @@ impl Layout {
         if !(1..=16).contains(&page_sectors) || !page_sectors.is_power_of_two() {
             return Err(LayoutError::Page(page_sectors));
         }
-        if !(8..=16_384).contains(&segment_pages) {
+        if !(8..=16_384).contains(&segment_pages) || shared && !Layout::can_share(&shape) {
             return Err(LayoutError::Segment(segment_pages));
         }
         let segments = u64::from(regions) * u64::from(region_segments);

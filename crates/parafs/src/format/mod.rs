@@ -24,7 +24,7 @@ pub use node::Time;
 pub(crate) use node::{Batch, Footer, Inode, NAME_MAX, NodeKind, NodePage, Position, Tree, XATTRS};
 pub(crate) use pack::{Heads, NatEntry, Owner, Pack, SegmentEntry};
 pub(crate) use shared::Share;
-pub(crate) use superblock::{MAJOR, Superblock};
+pub(crate) use superblock::Superblock;
 
 use flashlane_base::{crc32c, crc32c_append};
 
@@ -46,6 +46,26 @@ impl Addr {
     /// It names a page of the medium.
     pub(crate) fn is_page(self) -> bool {
         ![Addr::NONE, Addr::KEPT, Addr::LOST].contains(&self)
+    }
+}
+
+/// A page of a file as the node that names it has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PageRef {
+    pub(crate) addr: Addr,
+    /// The checksum of the page ([`Tree::sum_of`]). It is 0 for pages of directories, which have a
+    /// seal, where pages of files have no checksums, and if `addr` names no page.
+    pub(crate) crc: u32,
+}
+
+impl PageRef {
+    pub(crate) const NONE: PageRef = PageRef::of(Addr::NONE);
+    pub(crate) const KEPT: PageRef = PageRef::of(Addr::KEPT);
+    pub(crate) const LOST: PageRef = PageRef::of(Addr::LOST);
+
+    /// An address without a checksum.
+    pub(crate) const fn of(addr: Addr) -> PageRef {
+        PageRef { addr, crc: 0 }
     }
 }
 

@@ -8,8 +8,10 @@
 //! by one doubly indirect one (Lee et al., FAST '15, 2.3). A node is found by its number in the node
 //! address table, so a node that moves changes nothing in its parent.
 
-use super::{Addr, FormatError, Nid, VERSION_MAX, get16, get32, get64, put, put16, put32, put64};
-use flashlane_base::crc32c_append;
+use super::{
+    Addr, FormatError, Nid, PageRef, VERSION_MAX, get16, get32, get64, put, put16, put32, put64,
+};
+use flashlane_base::{crc32c_append, mutant};
 use smallvec::SmallVec;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pNOD");
@@ -113,26 +115,6 @@ impl NodePage {
             version,
             batch: Batch { number: get32(bytes, at + 12), nodes: get32(bytes, at + 24) },
         })
-    }
-
-    /// Where word `slot` of a node stands.
-    fn word(is_inode: bool, slot: u32) -> usize {
-        let first = if is_inode { FIXED } else { 0 };
-        first + 4 * slot as usize
-    }
-
-    /// The bytes of a node up to the end of word `slot`.
-    pub(crate) fn end_of_word(is_inode: bool, slot: u32) -> usize {
-        Self::word(is_inode, slot) + 4
-    }
-
-    /// The address of a page.
-    pub(crate) fn addr(bytes: &[u8], is_inode: bool, slot: u32) -> Addr {
-        Addr(get32(bytes, Self::word(is_inode, slot)))
-    }
-
-    pub(crate) fn set_addr(bytes: &mut [u8], is_inode: bool, slot: u32, addr: Addr) {
-        put32(bytes, Self::word(is_inode, slot), addr.0);
     }
 
     /// The number of a child: of one of the five of an inode, or in an indirect node.
@@ -283,10 +265,14 @@ impl Inode {
 pub(crate) struct Tree {
     /// Pages that an inode names itself.
     pub(crate) inode_addrs: u64,
-    /// Words of every other node.
+    /// Pages that a direct node names.
     pub(crate) slots: u64,
+    /// Nodes that an indirect node names.
+    pub(crate) children: u64,
     /// Bytes that fit into an inode.
     pub(crate) inline: usize,
+    /// Checksums of the pages of files begin with it. `None`: these pages have no checksums.
+    sums: Option<u32>,
 }
 
 /// A node on the way to a page: which word of the one before names it, and its number in the tree.
@@ -306,10 +292,83 @@ pub(crate) struct Position {
 }
 
 impl Tree {
-    pub(crate) fn of(page_bytes: usize) -> Tree {
+    /// Divides nodes of this size. With `sums` a node has a checksum for each page that it names,
+    /// and these checksums begin with that number.
+    pub(crate) fn of(page_bytes: usize, sums: Option<u32>) -> Tree {
         let inline = page_bytes - FIXED - FOOTER;
-        let (inode_addrs, slots) = ((inline / 4) as u64, ((page_bytes - FOOTER) / 4) as u64);
-        Tree { inode_addrs, slots, inline }
+        let named = |bytes: usize| (bytes / if sums.is_some() { 8 } else { 4 }) as u64;
+        let (inode_addrs, slots) = (named(inline), named(page_bytes - FOOTER));
+        let children = ((page_bytes - FOOTER) / 4) as u64;
+        Tree { inode_addrs, slots, children, inline, sums }
+    }
+
+    /// Pages of files have checksums.
+    pub(crate) fn has_sums(&self) -> bool {
+        self.sums.is_some()
+    }
+
+    /// The checksum of page `index` of a file, of these bytes. It is 0 where pages have none.
+    ///
+    /// It covers the number of the file and of the page, so a page that lies where another one
+    /// should be does not match.
+    pub(crate) fn sum_of(&self, ino: Nid, index: u64, bytes: &[u8]) -> u32 {
+        let Some(seed) = self.sums else { return 0 };
+        let mut place = [0; 12];
+        if !mutant!("parafs.crc-without-place") {
+            put32(&mut place, 0, ino);
+            put64(&mut place, 4, index);
+        }
+        crc32c_append(crc32c_append(seed, &place), bytes)
+    }
+
+    /// Checks that these bytes are page `index` of a file, as the node that names it says.
+    pub(crate) fn check(
+        &self,
+        (ino, index): (Nid, u64),
+        page: PageRef,
+        bytes: &[u8],
+    ) -> Result<(), FormatError> {
+        match self.sum_of(ino, index, bytes) == page.crc {
+            true => Ok(()),
+            false => Err(FormatError::Checksum("a page of a file")),
+        }
+    }
+
+    /// Bytes of a word: an address, and the checksum of that page behind it.
+    fn word_bytes(&self) -> usize {
+        if self.has_sums() { 8 } else { 4 }
+    }
+
+    /// Where the address of word `slot` stands in a node.
+    fn word(&self, is_inode: bool, slot: u32) -> usize {
+        let first = if is_inode { FIXED } else { 0 };
+        first + self.word_bytes() * slot as usize
+    }
+
+    /// The bytes of a node up to the end of word `slot`.
+    pub(crate) fn end_of_word(&self, is_inode: bool, slot: u32) -> usize {
+        self.word(is_inode, slot) + self.word_bytes()
+    }
+
+    /// The address of the page that a word of a node names.
+    pub(crate) fn addr(&self, bytes: &[u8], is_inode: bool, slot: u32) -> Addr {
+        Addr(get32(bytes, self.word(is_inode, slot)))
+    }
+
+    /// The page that a word of a node names.
+    pub(crate) fn page(&self, bytes: &[u8], is_inode: bool, slot: u32) -> PageRef {
+        let addr = self.addr(bytes, is_inode, slot);
+        let has_sum = self.has_sums() && addr.is_page();
+        let crc = if has_sum { get32(bytes, self.word(is_inode, slot) + 4) } else { 0 };
+        PageRef { addr, crc }
+    }
+
+    pub(crate) fn set_page(&self, bytes: &mut [u8], is_inode: bool, slot: u32, page: PageRef) {
+        let at = self.word(is_inode, slot);
+        put32(bytes, at, page.addr.0);
+        if self.has_sums() {
+            put32(bytes, at + 4, page.crc);
+        }
     }
 
     /// The first page of a file that is not named by the node that names this one.
@@ -322,15 +381,15 @@ impl Tree {
 
     /// Pages of the longest file.
     pub(crate) fn pages_max(&self) -> u64 {
-        let n = self.slots;
-        self.inode_addrs + 2 * n + 2 * n * n + n * n * n
+        let (d, n) = (self.slots, self.children);
+        self.inode_addrs + 2 * d + 2 * n * d + n * n * d
     }
 
     /// Nodes of a new file with so many pages, at most: its inode, and those below it.
     pub(crate) fn nodes_for(&self, pages: u64) -> u64 {
-        let n = self.slots;
+        let n = self.children;
         let below = pages.saturating_sub(self.inode_addrs);
-        let direct = below.div_ceil(n);
+        let direct = below.div_ceil(self.slots);
         // Without the two that the inode names, and with the one on top of the doubly indirect ones.
         let indirect = if direct > 2 { direct.div_ceil(n) + 2 } else { 0 };
         1 + direct + indirect
@@ -338,43 +397,43 @@ impl Tree {
 
     /// The way to page `index`; nothing for one behind the longest file.
     pub(crate) fn position(&self, index: u64) -> Option<Position> {
-        let n = self.slots;
+        let (d, n) = (self.slots, self.children);
         let mut steps = SmallVec::new();
         let mut at = index;
         if at < self.inode_addrs {
             return Some(Position { steps, slot: at as u32 });
         }
         at -= self.inode_addrs;
-        if at < 2 * n {
-            let which = (at / n) as u32;
+        if at < 2 * d {
+            let which = (at / d) as u32;
             steps.push(Step { slot: which, ofs: 1 + which });
-            return Some(Position { steps, slot: (at % n) as u32 });
+            return Some(Position { steps, slot: (at % d) as u32 });
         }
-        at -= 2 * n;
-        if at < 2 * n * n {
-            let which = at / (n * n);
-            let child = at / n % n;
+        at -= 2 * d;
+        if at < 2 * n * d {
+            let which = at / (n * d);
+            let child = at / d % n;
             let first = 3 + which * (n + 1);
             steps.push(Step { slot: 2 + which as u32, ofs: first as u32 });
             steps.push(Step { slot: child as u32, ofs: (first + 1 + child) as u32 });
-            return Some(Position { steps, slot: (at % n) as u32 });
+            return Some(Position { steps, slot: (at % d) as u32 });
         }
-        at -= 2 * n * n;
-        if at >= n * n * n {
+        at -= 2 * n * d;
+        if at >= n * n * d {
             return None;
         }
-        let (child, grandchild) = (at / (n * n), at / n % n);
+        let (child, grandchild) = (at / (n * d), at / d % n);
         let root = 3 + 2 * (n + 1);
         let first = root + 1 + child * (n + 1);
         steps.push(Step { slot: 4, ofs: root as u32 });
         steps.push(Step { slot: child as u32, ofs: first as u32 });
         steps.push(Step { slot: grandchild as u32, ofs: (first + 1 + grandchild) as u32 });
-        Some(Position { steps, slot: (at % n) as u32 })
+        Some(Position { steps, slot: (at % d) as u32 })
     }
 
     /// What node `ofs` of a tree is, and the first page that it names if it names pages.
     pub(crate) fn kind(&self, ofs: u32) -> Option<(NodeKind, u64)> {
-        let n = self.slots;
+        let (d, n) = (self.slots, self.children);
         if ofs == XATTRS {
             return Some((NodeKind::Xattrs, 0));
         }
@@ -383,15 +442,15 @@ impl Tree {
         let ofs = u64::from(ofs);
         match ofs {
             0 => return Some((NodeKind::Inode, 0)),
-            1 | 2 => return direct(self.inode_addrs + (ofs - 1) * n),
+            1 | 2 => return direct(self.inode_addrs + (ofs - 1) * d),
             _ => {}
         }
-        let before = self.inode_addrs + 2 * n;
+        let before = self.inode_addrs + 2 * d;
         if ofs < 3 + 2 * (n + 1) {
             let (which, at) = ((ofs - 3) / (n + 1), (ofs - 3) % (n + 1));
             return match at {
                 0 => indirect,
-                _ => direct(before + (which * n + at - 1) * n),
+                _ => direct(before + (which * n + at - 1) * d),
             };
         }
         let root = 3 + 2 * (n + 1);
@@ -402,7 +461,7 @@ impl Tree {
         match (child < n, at) {
             (false, _) => None,
             (true, 0) => indirect,
-            (true, _) => direct(before + 2 * n * n + (child * n + at - 1) * n),
+            (true, _) => direct(before + 2 * n * d + (child * n + at - 1) * d),
         }
     }
 }
@@ -471,19 +530,69 @@ mod tests {
     #[test]
     fn a_tebibyte_can_be_addressed() {
         for page in [4096, 8192, 16_384] {
-            assert!(Tree::of(page).pages_max() * page as u64 >= 1 << 40, "{page}");
+            for sums in [None, Some(7)] {
+                let tree = Tree::of(page, sums);
+                assert!(tree.pages_max() * page as u64 >= 1 << 40, "{page} {sums:?}");
+            }
         }
+    }
+
+    /// A page and its checksum come back from each word; addresses lie where they lie without
+    /// checksums, and nothing of it reaches the fields, the footer, or another word.
+    #[test]
+    fn a_page_has_its_checksum_beside_its_address() {
+        for (page_bytes, sums) in [(4096, None), (4096, Some(9)), (8192, Some(9))] {
+            let tree = Tree::of(page_bytes, sums);
+            for (is_inode, count) in [(true, tree.inode_addrs), (false, tree.slots)] {
+                let crc = |slot: u32| if sums.is_some() { !slot } else { 0 };
+                let page = |slot: u32| PageRef { addr: Addr(slot + 1), crc: crc(slot) };
+                let mut bytes = vec![0xaa; page_bytes];
+                for slot in 0..count as u32 {
+                    tree.set_page(&mut bytes, is_inode, slot, page(slot));
+                }
+                for slot in 0..count as u32 {
+                    assert_eq!(tree.page(&bytes, is_inode, slot), page(slot));
+                    assert_eq!(tree.addr(&bytes, is_inode, slot), Addr(slot + 1));
+                }
+                let first = if is_inode { FIXED } else { 0 };
+                let around = bytes[..first].iter().chain(&bytes[page_bytes - FOOTER..]);
+                assert!(around.copied().all(|b| b == 0xaa));
+                tree.set_page(&mut bytes, is_inode, 3, PageRef::KEPT);
+                assert_eq!(tree.page(&bytes, is_inode, 3), PageRef::KEPT);
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_of_the_bytes_and_of_their_place() {
+        let tree = Tree::of(4096, Some(7));
+        let mut bytes = vec![3; 4096];
+        let page = PageRef { addr: Addr(1), crc: tree.sum_of(5, 9, &bytes) };
+        assert_eq!(tree.check((5, 9), page, &bytes), Ok(()));
+        for place in [(6, 9), (5, 8), (9, 5), (5, 9 + (1 << 32))] {
+            assert!(tree.check(place, page, &bytes).is_err(), "{place:?}");
+        }
+        assert!(Tree::of(4096, Some(8)).check((5, 9), page, &bytes).is_err(), "another one's");
+        for at in [0, 2000, 4095] {
+            bytes[at] ^= 4;
+            assert!(tree.check((5, 9), page, &bytes).is_err(), "{at}");
+            bytes[at] ^= 4;
+        }
+        assert_eq!(Tree::of(4096, None).check((5, 9), PageRef::of(Addr(1)), &bytes), Ok(()));
     }
 
     proptest! {
         /// The way to a page and the number of its last node say the same.
         #[test]
         fn ways_and_numbers_agree(
-            part in 0u64..5, raw in any::<u64>(), page in prop::sample::select(vec![4096, 8192])
+            part in 0u64..5,
+            raw in any::<u64>(),
+            page in prop::sample::select(vec![4096, 8192]),
+            sums in any::<Option<u32>>(),
         ) {
-            let tree = Tree::of(page);
-            let n = tree.slots;
-            let ends = [tree.inode_addrs, 2 * n, 2 * n * n, n * n * n];
+            let tree = Tree::of(page, sums);
+            let (d, n) = (tree.slots, tree.children);
+            let ends = [tree.inode_addrs, 2 * d, 2 * n * d, n * n * d];
             let from: u64 = ends.iter().take(part as usize).sum();
             let length = ends.get(part as usize).copied().unwrap_or(1 << 40);
             let index = from + raw % length;

@@ -3,21 +3,25 @@
 //! Owns: its bytes. Promises: the places of the areas follow from it alone. Never: changes after
 //! mkfs.
 
-use super::Slots;
 use super::layout::{Layout, Shape};
-use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
-use flashlane_base::{crc32c, mutant};
+use super::{FormatError, SECTOR, Slots, Tree, VERSION_MAX, get32, get64, head, put, put32, put64};
+use flashlane_base::{crc32c, crc32c_append, mutant};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");
-/// The major version that `mkfs` makes. Older ones can be read and written, too, and stay what they
-/// are.
+/// The newest major version. Older ones can be read and written, too, and stay what they are.
 pub(crate) const MAJOR: u32 = 4;
 /// From this major version on sums of nodes begin with the identity.
 const SEEDED: u32 = 2;
 /// From this major version on pages of directories have a seal.
 const SEALED: u32 = 3;
-/// From this major version on the superblock may say that nodes share pages.
-const SHARED: u32 = 4;
+/// From this major version on the superblock says which features the file system has.
+const FEATURES: u32 = 4;
+/// Of the word with the features the bit that says that the medium is a block device.
+const LINEAR: u32 = 1;
+/// The feature that small nodes share pages.
+const SHARED: u32 = 2;
+/// The feature that pages of files have checksums.
+const SUMMED: u32 = 4;
 const MINOR: u32 = 0;
 const WHAT: &str = "the superblock";
 const FIRST_VERSION: usize = 136;
@@ -30,6 +34,8 @@ pub(crate) struct Superblock {
     pub(crate) major: u32,
     /// No in-place region: the first sectors of a block device are it.
     pub(crate) linear: bool,
+    /// Pages of files have checksums.
+    pub(crate) sums: bool,
     pub(crate) uuid: [u8; 16],
     pub(crate) label: String,
     /// Segments that users' data can't have: what cleaning works with.
@@ -48,8 +54,32 @@ impl Superblock {
     /// What the sum of each node begins with: a page of a file that looks like a node, and a node of
     /// another file system, have other sums.
     pub(crate) fn node_seed(&self) -> u32 {
-        let seeded = self.major >= SEEDED && !mutant!("parafs.nodes-of-anybody");
-        if seeded { crc32c(&self.uuid) } else { 0 }
+        match self.major {
+            _ if mutant!("parafs.nodes-of-anybody") => 0,
+            ..SEEDED => 0,
+            SEEDED..FEATURES => crc32c(&self.uuid),
+            // Nodes look different with each feature: by a superblock that lies of features there
+            // are none.
+            FEATURES.. => crc32c_append(crc32c(&self.uuid), &self.features().to_le_bytes()),
+        }
+    }
+
+    /// The features that it has.
+    fn features(&self) -> u32 {
+        let shared = if self.layout.shared { SHARED } else { 0 };
+        shared | if self.sums { SUMMED } else { 0 }
+    }
+
+    /// The major version of a file system that is made with these features. Without any it is one that
+    /// older programs know.
+    pub(crate) fn major_with(shared: bool, sums: bool) -> u32 {
+        if shared || sums { MAJOR } else { FEATURES - 1 }
+    }
+
+    /// How nodes are divided.
+    pub(crate) fn tree(&self) -> Tree {
+        let sums = self.sums.then(|| self.node_seed());
+        Tree::of(self.layout.shape.page_bytes(), sums)
     }
 
     /// How pages of directories are divided.
@@ -71,7 +101,7 @@ impl Superblock {
         put64(&mut bytes, 48, shape.meta_sectors);
         put32(&mut bytes, 56, self.reserved_segments);
         put32(&mut bytes, 60, self.content_bytes);
-        put32(&mut bytes, 64, u32::from(self.linear) | u32::from(self.layout.shared) << 1);
+        put32(&mut bytes, 64, u32::from(self.linear) | self.features());
         let label = &self.label.as_bytes()[..self.label.len().min(LABEL)];
         put32(&mut bytes, 68, label.len() as u32);
         put(&mut bytes, 72, label);
@@ -95,8 +125,12 @@ impl Superblock {
         };
         let wrong = |field, value| FormatError::Value { what: WHAT, field, value };
         let words = get32(bytes, 64);
-        let shared = words & 2 == 2 && major >= SHARED;
-        let layout = Layout::plan_with(shape, shared)
+        let features = words & !LINEAR;
+        let known = if major >= FEATURES { SHARED | SUMMED } else { 0 };
+        if features & !known != 0 {
+            return Err(wrong("its features", features.into()));
+        }
+        let layout = Layout::plan_with(shape, features & SHARED != 0)
             .map_err(|_| wrong("the number of segments", shape.region_segments.into()))?;
         let reserved_segments = get32(bytes, 56);
         if reserved_segments >= shape.segments() {
@@ -110,7 +144,8 @@ impl Superblock {
         Ok(Superblock {
             layout,
             major,
-            linear: words & 1 == 1,
+            linear: words & LINEAR != 0,
+            sums: features & SUMMED != 0,
             uuid: bytes[16..32].try_into().unwrap_or_default(),
             label: String::from_utf8_lossy(&bytes[72..72 + label]).into(),
             reserved_segments,
@@ -132,6 +167,7 @@ mod tests {
             layout: Layout::plan_linear_with(65_536, 1, 64, true).expect("it fits"),
             major: MAJOR,
             linear: true,
+            sums: true,
             uuid: [7; 16],
             label: "home".into(),
             reserved_segments: 20,
@@ -147,10 +183,10 @@ mod tests {
         assert_eq!(Superblock::decode(&bytes), Ok(s));
         for major in 1..MAJOR {
             let layout = Layout::plan_linear_with(65_536, 1, 64, false).expect("it fits");
-            let older = Superblock { major, layout, ..any() };
+            let older = Superblock { major, layout, sums: false, ..any() };
             assert_eq!(Superblock::decode(&older.encode()), Ok(older));
         }
-        for (at, value) in [(8, 5), (32, 0), (44, 3), (56, u32::MAX), (60, 9)] {
+        for (at, value) in [(8, MAJOR + 1), (32, 0), (44, 3), (56, u32::MAX), (60, 9), (64, 8)] {
             let mut bad = bytes.clone();
             put32(&mut bad, at, value);
             assert_eq!(Superblock::decode(&bad), Err(FormatError::Checksum(WHAT)));

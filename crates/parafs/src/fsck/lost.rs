@@ -7,12 +7,12 @@
 
 use super::{Model, PAGES_OF_DIRECTORIES, cure, is_dir};
 use crate::error::Result;
-use crate::format::{Addr, Nid, Owner};
+use crate::format::{Addr, Nid, Owner, PageRef};
 use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of [`super::Report::lost`].
-const PAGES: &str = "pages of files";
+pub(super) const PAGES: &str = "pages of files";
 
 impl Model<'_> {
     /// A page may have been written, as far as the medium knows.
@@ -43,15 +43,15 @@ impl Model<'_> {
             self.unread.set(self.unread.get() + count);
             let is_dir = self.mode(file).is_some_and(is_dir);
             let (cure, kind, becomes) = match is_dir {
-                true => (cure::LOST_NAMES, PAGES_OF_DIRECTORIES, Addr::NONE),
-                false if mutant!("parafs.lost-is-hole") => (cure::LOST, PAGES, Addr::NONE),
-                false => (cure::LOST, PAGES, Addr::LOST),
+                true => (cure::LOST_NAMES, PAGES_OF_DIRECTORIES, PageRef::NONE),
+                false if mutant!("parafs.lost-is-hole") => (cure::LOST, PAGES, PageRef::NONE),
+                false => (cure::LOST, PAGES, PageRef::LOST),
             };
             self.wrong(cure, format!("{count} pages of {who} are lost{why}"));
             self.would_lose(kind, count);
             for (addr, owner) in pages {
                 self.owners.remove(addr);
-                self.set_addr(owner, becomes).await?;
+                self.set_page(owner, becomes).await?;
             }
         }
         // What they hold follows from what is left.

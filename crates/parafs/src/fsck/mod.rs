@@ -13,13 +13,14 @@
 mod compact;
 mod lost;
 mod names;
+mod scrub;
 mod tables;
 mod trees;
 
 use crate::error::{FsError, Result};
 use crate::format::{
     Addr, Dentry, Footer, HEADS, Inode, Layout, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
-    Pack, SECTOR, SegmentEntry, Share, Slots, Superblock, Tree, shared,
+    Pack, PageRef, SECTOR, SegmentEntry, Share, Slots, Superblock, Tree, shared,
 };
 use crate::medium::{Medium, sector_of};
 use crate::mount;
@@ -41,6 +42,10 @@ pub struct Report {
     pub nodes: u64,
     /// Pages of contents.
     pub pages: u64,
+    /// Pages of files have checksums.
+    pub data_checksums: bool,
+    /// Pages of regular files that were read and compared ([`Depth::Contents`]).
+    pub contents_read: u64,
     /// What is broken, in sentences; the first ones where there are very many.
     pub problems: Vec<String>,
     /// How many there are.
@@ -98,6 +103,17 @@ pub(crate) mod cure {
     pub(crate) const ROOT: &str = "make a root directory";
     pub(crate) const WINDOW: &str = "look for fsyncs in the whole log";
     pub(crate) const NEWER: &str = "take it as it is";
+}
+
+/// How much a check reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// All structures, and no contents of files.
+    #[default]
+    Structures,
+    /// Contents of all files as well: those that can't be read, or do not match their checksums, are
+    /// problems.
+    Contents,
 }
 
 /// Hears how far a check is: what it does now, how much of that is done, and how much there is.
@@ -199,15 +215,20 @@ pub(crate) struct Model<'a> {
 /// There is none, or the medium can't be read: not even a part of it, or a node at one time and not
 /// at another.
 pub async fn check(cx: &Cx, medium: &Medium) -> Result<Report> {
-    check_with(cx, medium, &|_, _, _| ()).await
+    check_with(cx, medium, Depth::Structures, &|_, _, _| ()).await
 }
 
-/// As [`check`], and says how far it is.
+/// As [`check`], as deep as is said, and says how far it is.
 ///
 /// # Errors
 /// As [`check`].
-pub async fn check_with(cx: &Cx, medium: &Medium, progress: Progress<'_>) -> Result<Report> {
-    Ok(Model::look(cx, medium, progress).await?.report)
+pub async fn check_with(
+    cx: &Cx,
+    medium: &Medium,
+    depth: Depth,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    Ok(Model::look(cx, medium, depth, progress).await?.report)
 }
 
 /// A page of the log that is in use.
@@ -227,7 +248,7 @@ pub struct UsedPage {
 /// # Errors
 /// As [`check`].
 pub async fn check_pages(cx: &Cx, medium: &Medium) -> Result<(Report, Layout, Vec<UsedPage>)> {
-    let model = Model::look(cx, medium, &|_, _, _| ()).await?;
+    let model = Model::look(cx, medium, Depth::Structures, &|_, _, _| ()).await?;
     let used = model.owners.iter().map(|(addr, owner)| {
         let (segment, page) = model.layout.segment_of(addr);
         let file = model.nodes.get(owner.nid).map_or(owner.nid, |found| found.ino);
@@ -250,6 +271,7 @@ impl<'a> Model<'a> {
     pub(crate) async fn look(
         cx: &'a Cx,
         medium: &'a Medium,
+        depth: Depth,
         progress: Progress<'a>,
     ) -> Result<Model<'a>> {
         let mut unread = Cell::new(0);
@@ -261,7 +283,7 @@ impl<'a> Model<'a> {
             }
         };
         let layout = sb.layout;
-        let (page_bytes, slots) = (layout.shape.page_bytes(), sb.slots());
+        let (tree, slots) = (sb.tree(), sb.slots());
         let segments = layout.shape.segments() as usize;
         let lost = pack.is_none();
         let pack = pack.unwrap_or_else(|| Model::no_pack(&layout));
@@ -271,7 +293,7 @@ impl<'a> Model<'a> {
             progress,
             layout,
             sb,
-            tree: Tree::of(page_bytes),
+            tree,
             slots,
             later: false,
             pack_lost: lost,
@@ -307,7 +329,11 @@ impl<'a> Model<'a> {
             holed: BTreeSet::new(),
             alike: BTreeSet::new(),
             adopted: Vec::new(),
-            report: Report { clean: pack.clean, ..Report::default() },
+            report: Report {
+                clean: pack.clean,
+                data_checksums: tree.has_sums(),
+                ..Report::default()
+            },
             pack,
             unread,
             tables_unread: 0,
@@ -333,6 +359,9 @@ impl<'a> Model<'a> {
         m.walk_trees().await?;
         m.claim_pages().await?;
         m.miss_pages().await?;
+        if depth == Depth::Contents {
+            m.scrub().await?;
+        }
         m.walk_names().await?;
         m.compare_counts().await?;
         m.compare_segments();
@@ -477,7 +506,7 @@ impl<'a> Model<'a> {
         self.set_nat(nid, NatEntry::default());
         let Some(content) = content else { return Ok(()) };
         for slot in 0..self.tree.slots.max(self.tree.inode_addrs) as u32 {
-            let addr = NodePage::addr(&content, node.is_inode(), slot);
+            let addr = self.tree.addr(&content, node.is_inode(), slot);
             if self.owners.get(addr) == Some(Owner { nid, slot }) {
                 self.owners.remove(addr);
             }
@@ -596,7 +625,7 @@ impl<'a> Model<'a> {
             let Some((first, count)) = self.names_pages(nid) else { continue };
             let (content, is_inode) = (self.content(nid).await?, self.is_inode(nid));
             for slot in 0..count {
-                let addr = NodePage::addr(&content, is_inode, slot);
+                let addr = self.tree.addr(&content, is_inode, slot);
                 if addr != Addr::NONE {
                     found.insert(first + u64::from(slot), (addr, Owner { nid, slot }));
                 }
@@ -611,17 +640,18 @@ impl<'a> Model<'a> {
 
     /// A page of a file is a hole from now on.
     async fn make_hole(&mut self, owner: Owner) -> Result<()> {
-        self.set_addr(owner, Addr::NONE).await
+        self.set_page(owner, PageRef::NONE).await
     }
 
-    async fn set_addr(&mut self, owner: Owner, addr: Addr) -> Result<()> {
+    async fn set_page(&mut self, owner: Owner, page: PageRef) -> Result<()> {
         let Some(Found { ino, ofs, .. }) = self.nodes.get(owner.nid).copied() else {
             return Ok(());
         };
-        if addr == Addr::NONE {
+        if page == PageRef::NONE {
             self.holed.insert(ino);
         }
-        NodePage::set_addr(self.mend(owner.nid).await?, ofs == 0, owner.slot, addr);
+        let tree = self.tree;
+        tree.set_page(self.mend(owner.nid).await?, ofs == 0, owner.slot, page);
         Ok(())
     }
 
@@ -652,7 +682,7 @@ impl<'a> Model<'a> {
             _ => 0,
         };
         for slot in 0..count as u32 {
-            match NodePage::addr(content, is_inode, slot) {
+            match self.tree.addr(content, is_inode, slot) {
                 Addr::NONE => continue,
                 Addr::KEPT | Addr::LOST => found.set(Found::NO_PAGES, true),
                 _ => found.set(Found::NAMES, true),

@@ -401,7 +401,7 @@ impl Model<'_> {
     /// A page of a directory that can't be one.
     async fn lose_page(&mut self, owner: Owner) -> Result<()> {
         let (content, is_inode) = (self.content(owner.nid).await?, self.is_inode(owner.nid));
-        let addr = crate::format::NodePage::addr(&content, is_inode, owner.slot);
+        let addr = self.tree.addr(&content, is_inode, owner.slot);
         if self.owners.get(addr) == Some(owner) {
             self.owners.remove(addr);
         }

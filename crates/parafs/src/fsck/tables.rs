@@ -538,7 +538,7 @@ impl Model<'_> {
                 }
                 self.window.insert(segment);
                 for slot in 0..self.tree.slots as u32 {
-                    let addr = NodePage::addr(&bytes, footer.ofs == 0, slot);
+                    let addr = self.tree.addr(&bytes, footer.ofs == 0, slot);
                     if self.layout.has(addr) {
                         self.window.insert(self.layout.segment_of(addr).0);
                     }

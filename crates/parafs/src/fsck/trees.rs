@@ -9,8 +9,8 @@ use super::compact::Bits;
 use super::{Found, Model, cure, is_dir, is_file};
 use crate::error::Result;
 use crate::format::{
-    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, Slots,
-    XATTRS,
+    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
+    PageRef, Slots, XATTRS,
 };
 use flashlane_base::mutant;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Model<'_> {
     fn as_addresses(&self, ino: Nid, bytes: &[u8]) -> (u32, u32) {
         let (mut good, mut bad) = (0, 0);
         for slot in 0..self.tree.inode_addrs as u32 {
-            let addr = NodePage::addr(bytes, true, slot);
+            let addr = self.tree.addr(bytes, true, slot);
             let owner = Some(Owner { nid: ino, slot });
             match addr {
                 Addr::NONE | Addr::KEPT | Addr::LOST => {}
@@ -230,7 +230,7 @@ impl Model<'_> {
                 self.is_named_by_its_file(ino, inode.xattrs);
                 self.set_inode(ino, &Inode { xattrs: NO_NODE, ..inode }).await?;
             }
-            let n = self.tree.slots as u32;
+            let n = self.tree.children as u32;
             let first = [1, 2, 3, 3 + (n + 1), 3 + 2 * (n + 1)];
             for (slot, ofs) in first.into_iter().enumerate() {
                 self.subtree(ino, (ino, slot as u32), ofs, &mut named).await?;
@@ -297,7 +297,7 @@ impl Model<'_> {
             return Ok(());
         }
         // Below the root of the last tree there are indirect nodes, each with its own.
-        let n = self.tree.slots as u32;
+        let n = self.tree.children as u32;
         let width = if ofs == 3 + 2 * (n + 1) { n + 1 } else { 1 };
         for slot in 0..n {
             Box::pin(self.subtree(ino, (nid, slot), ofs + 1 + slot * width, named)).await?;
@@ -367,8 +367,9 @@ impl Model<'_> {
         };
         let Some(nid) = made else { return Ok(None) };
         self.made_for_lost += 1;
+        let tree = self.tree;
         let bytes = self.mend(nid).await?;
-        (0..pages).for_each(|slot| NodePage::set_addr(bytes, false, slot, Addr::LOST));
+        (0..pages).for_each(|slot| tree.set_page(bytes, false, slot, PageRef::LOST));
         named.insert(nid);
         Ok(Some(nid))
     }
@@ -545,7 +546,7 @@ impl Model<'_> {
             let (ino, content) = (node.ino, self.content(nid).await?);
             // A hole that is made below is in a slot that was looked at before.
             for slot in 0..count {
-                let addr = NodePage::addr(&content, node.is_inode(), slot);
+                let addr = self.tree.addr(&content, node.is_inode(), slot);
                 if addr.is_page() {
                     self.claim(Owner { nid, slot }, addr, (ino, first + u64::from(slot))).await?;
                 }
@@ -592,7 +593,7 @@ impl Model<'_> {
         }
         let content = self.content(nid).await?;
         for slot in 0..count {
-            match NodePage::addr(&content, node.is_inode(), slot) {
+            match self.tree.addr(&content, node.is_inode(), slot) {
                 Addr::NONE => {}
                 Addr::KEPT => words[1] += 1,
                 Addr::LOST => words[2] += 1,

@@ -4,7 +4,7 @@
 //! its holes there are zeros, whatever lay there before.
 
 use crate::error::{FsError, Result};
-use crate::format::{Addr, Nid, NodePage, Time};
+use crate::format::{Addr, Nid, NodePage, PageRef, Time};
 use crate::fs::{AT_A_TIME, Fs};
 use crate::nodes::{is_dir, is_file};
 use crate::state::{Need, State, Step, Stop};
@@ -169,7 +169,7 @@ impl State {
         let content = room[..size.min(room.len())].to_vec();
         room.fill(0);
         if !content.is_empty() {
-            self.set_addr(ino, 0, Addr::KEPT)?;
+            self.set_page(ino, 0, PageRef::KEPT)?;
             let page = self.pages.change(ino, 0, page_bytes);
             page[..content.len()].copy_from_slice(&content);
             // The inode does not have it any more, and may have been durable.
@@ -210,7 +210,7 @@ impl State {
         for index in pages {
             let before = self.addr_of(ino, index)?;
             if [Addr::NONE, Addr::LOST].contains(&before) {
-                self.set_addr(ino, index, Addr::KEPT)?;
+                self.set_page(ino, index, PageRef::KEPT)?;
             }
             if before == Addr::LOST && !mutant!("parafs.lost-becomes-zeros") {
                 // A kept page reads as zeros. So the checkpoint that writes the node writes this
@@ -339,7 +339,7 @@ impl State {
         }
         for index in whole {
             self.pages.drop_page(ino, index);
-            let before = self.set_addr(ino, index, Addr::NONE)?;
+            let before = self.set_page(ino, index, PageRef::NONE)?;
             self.unname_written(before);
         }
         self.touched(ino, now)
@@ -368,7 +368,7 @@ impl State {
         let mut fresh: Vec<Pages> = Vec::new();
         for index in pages {
             if self.addr_of(ino, index)? == Addr::NONE {
-                self.set_addr(ino, index, Addr::KEPT)?;
+                self.set_page(ino, index, PageRef::KEPT)?;
                 match fresh.last_mut() {
                     Some(last) if last.end == index => last.end += 1,
                     _ => fresh.push(index..index + 1),
@@ -385,7 +385,7 @@ impl State {
     fn give_back(&mut self, ino: Nid, pages: Pages) -> Step<()> {
         for index in pages {
             if self.addr_of(ino, index)? == Addr::KEPT && !self.pages.has(ino, index) {
-                self.set_addr(ino, index, Addr::NONE)?;
+                self.set_page(ino, index, PageRef::NONE)?;
             }
         }
         Ok(())

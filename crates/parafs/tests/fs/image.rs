@@ -623,10 +623,15 @@ impl Image {
     }
 
     /// Writes the checksum of a node, or of a page of a directory. It begins with the checksum of the
-    /// UUID; in major version 1 with nothing.
+    /// UUID, from major version 4 on followed by the features; in major version 1 with nothing.
     pub(crate) fn seal_node(&self, page: &mut [u8]) {
         let superblock = self.device.sector(0);
-        let seed = if get32(&superblock, 8) == 1 { 0 } else { crc32c(&superblock[16..32]) };
+        let of_uuid = crc32c(&superblock[16..32]);
+        let seed = match get32(&superblock, 8) {
+            1 => 0,
+            2 | 3 => of_uuid,
+            _ => crc32c_append(of_uuid, &(get32(&superblock, 64) & 6).to_le_bytes()),
+        };
         let end = page.len() - 4;
         let sum = crc32c_append(seed, &page[..end]);
         put32(page, end, sum);

@@ -17,4 +17,5 @@ mod room;
 mod scale;
 mod shared;
 mod slow;
+mod sums;
 mod unreadable;

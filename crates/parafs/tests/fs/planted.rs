@@ -147,9 +147,10 @@ fn superblocks(list: &mut List) {
         list.add(name("a bit of it"), &[], move |i| i.spoil(copy, |b| b[40] ^= 4));
         list.add(name("zeros"), &[], move |i| i.spoil(copy, |b| b.fill(0)));
         list.add(name("can't be read"), &[], move |i| i.device.lose(copy));
-        let fields: [(&str, usize, u32); 12] = [
+        let fields: [(&str, usize, u32); 13] = [
             ("magic", 0, 7),
             ("major version", 8, 5),
+            ("the version behind", 8, 4),
             ("the version before", 8, 1),
             ("identity", 16, 99),
             ("regions", 32, 2),

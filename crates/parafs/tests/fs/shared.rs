@@ -62,7 +62,7 @@ fn small_files_share_pages() {
         let fs = mount(&cx, &made).await;
         read_files(&cx, &fs, 0..FILES, 0).await;
         // One of each page and more is left there.
-        let fourth = |i: &u32| i % 4 == 0;
+        let fourth = |i: &u32| i.is_multiple_of(4);
         write_files(&cx, &fs, (0..FILES).filter(|i| !fourth(i)), 1).await;
         fs.sync(&cx).await.expect("there is room");
         read_files(&cx, &fs, (0..FILES).filter(fourth), 0).await;

@@ -269,11 +269,13 @@ impl Living for Handle {
     fn describe(&self) -> String {
         let alive = &self.0;
         let of = format!(
-            "{}, policy {}, pages of {} sectors, segments of {}, gap {}, {:?}",
+            "{}, policy {}, pages of {} sectors, segments of {}, checksums {}, shared pages {}, gap {}, {:?}",
             alive.store.describe(),
             alive.way.word(),
             alive.units.page,
             alive.units.segment,
+            alive.units.data_checksums,
+            alive.units.shares_pages,
             alive.gap,
             alive.options
         );

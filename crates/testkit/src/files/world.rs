@@ -15,8 +15,8 @@ use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Fs, FsError, Layout, LayoutError, Make, Medium, New, Options, Policy, Report,
-    Reserve, Time, check, mkfs,
+    Attributes, Depth, Fs, FsError, Layout, LayoutError, Make, Medium, New, Options, Policy,
+    Report, Reserve, Time, check, check_with, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
@@ -94,6 +94,8 @@ pub(crate) struct Units {
     /// On every medium.
     pub(crate) reserve: Reserve,
     pub(crate) shares_pages: bool,
+    /// Pages of files have checksums.
+    pub(crate) data_checksums: bool,
 }
 
 impl Units {
@@ -224,7 +226,9 @@ impl Store {
             Store::Flash(flash) => units_of(flash.spec.geometry.ws_min),
             Store::Block(blocks) => units_on(policy, &blocks.flash, page),
         };
-        Units { reserve: reserve_of(seed), shares_pages: shares_pages(seed), ..units }
+        let data_checksums = data_checksums(seed);
+        let (reserve, shares_pages) = (reserve_of(seed), shares_pages(seed));
+        Units { reserve, shares_pages, data_checksums, ..units }
     }
 
     /// It may become read-only by what is drawn for it.
@@ -356,7 +360,8 @@ fn units_on(policy: Policy, flash: &Geometry, page: u32) -> Units {
 
 /// Pages of so many sectors, and all else as it mostly is.
 fn units_of(page: u32) -> Units {
-    Units { page, segment: SEGMENT_PAGES, reserve: Reserve::Full, shares_pages: true }
+    let (reserve, segment) = (Reserve::Full, SEGMENT_PAGES);
+    Units { page, segment, reserve, shares_pages: true, data_checksums: false }
 }
 
 /// Half of all file systems keep no more than a drive's.
@@ -370,6 +375,11 @@ fn reserve_of(seed: u64) -> Reserve {
 /// In two thirds of all file systems small nodes share pages, as on a drive.
 fn shares_pages(seed: u64) -> bool {
     Rng::stream(seed, "testkit.files.shares", 0).below(3) > 0
+}
+
+/// In half of all file systems pages of files have checksums.
+fn data_checksums(seed: u64) -> bool {
+    Rng::stream(seed, "testkit.files.sums", 0).below(2) == 0
 }
 
 impl OnBlocks {
@@ -475,10 +485,12 @@ impl OnFlash {
     fn settle(&self) -> Result<(), String> {
         let clock = Virtual::new(1, self.options.seed, CostTable::zero());
         let (cx, ssd, config) = (clock.cx(), self.ssd.clone(), self.config());
-        let (reserve, shares_pages) = (self.reserve, shares_pages(self.options.seed));
+        let seed = self.options.seed;
+        let (reserve, shares_pages) = (self.reserve, shares_pages(seed));
+        let data_checksums = data_checksums(seed);
         let made = clock.run(async move {
             let sftl = Sftl::create(&cx, ssd, config).await.map_err(|e| e.to_string())?;
-            let units = Units { reserve, shares_pages, ..units_of(0) };
+            let units = Units { reserve, shares_pages, data_checksums, ..units_of(0) };
             let made = make_of(&cx, Medium::from(sftl), units).await;
             made.map_err(|e| e.to_string())
         });
@@ -538,6 +550,15 @@ pub async fn make_on(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), F
     make_of(cx, medium, units_of(page_sectors)).await
 }
 
+/// As [`make_unshared`], with checksums of the pages of files.
+///
+/// # Errors
+/// As [`make_on`].
+pub async fn make_summed(cx: &Cx, medium: Medium, page_sectors: u32) -> Result<(), FsError> {
+    let units = Units { data_checksums: true, shares_pages: false, ..units_of(page_sectors) };
+    make_of(cx, medium, units).await
+}
+
 /// As [`make_on`], of a file system in which each node has a page of its own.
 ///
 /// # Errors
@@ -548,7 +569,8 @@ pub async fn make_unshared(cx: &Cx, medium: Medium, page_sectors: u32) -> Result
 
 pub(crate) async fn make_of(cx: &Cx, medium: Medium, units: Units) -> Result<(), FsError> {
     let layout = units.plan(&medium).map_err(|_| FsError::NoSpace)?;
-    let make = Make { reserve: units.reserve, ..Make::default() };
+    let Units { reserve, data_checksums, .. } = units;
+    let make = Make { reserve, data_checksums, ..Make::default() };
     mkfs(cx, medium, layout, &make, now(cx)).await
 }
 
@@ -603,10 +625,20 @@ impl fmt::Display for Trouble {
 /// The check finds nothing.
 pub(crate) async fn problems(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
     let report = check(cx, medium).await.map_err(|e| Trouble::of("it can't be checked", &e))?;
-    let Some(first) = report.problems.first() else { return Ok(()) };
+    let Some(first) = report.problems.first() else { return matches(cx, medium).await };
     let why = format!("the check finds {} problems: {first}", report.found);
     // What hangs on what can't be read is wrong, too.
     Err(if report.unread > 0 { Trouble::Medium(why) } else { Trouble::Wrong(why) })
+}
+
+/// All pages of files that can be read match their checksums.
+async fn matches(cx: &Cx, medium: &Medium) -> Result<(), Trouble> {
+    let deep = check_with(cx, medium, Depth::Contents, &|_, _, _| ()).await;
+    let report = deep.map_err(|e| Trouble::of("contents can't be checked", &e))?;
+    match report.problems.iter().find(|problem| problem.contains("does not match")) {
+        Some(first) => Err(Trouble::Wrong(format!("a scrub finds: {first}"))),
+        None => Ok(()),
+    }
 }
 
 /// The same, of memory, and what it says.
