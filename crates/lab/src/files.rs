@@ -20,10 +20,10 @@ use flashlane_ftl::sftl::SFTL;
 use flashlane_ocssd::SsdOptions;
 use flashlane_parafs::fuse::Mounted;
 pub use flashlane_parafs::fuse::{Clock, How, time_from};
+pub use flashlane_parafs::{Depth, Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_parafs::{
     Fs, FsError, Make, Medium, Options, Shape, check_with, mkfs, repair_with, segments_for_files,
 };
-pub use flashlane_parafs::{Depth, Recovered, Repaired, Report, Time, Unread, What};
 use flashlane_rt::{CostTable, Cx, Stalled, Threads, Virtual};
 use flashlane_serve::fuse::{Ours, PlaceError, Unmounted};
 use flashlane_stack::{Description, DeviceChoice, LayerSpec};

@@ -4,7 +4,9 @@
 //! in question before anything is changed. Never: changes a file that an entry names.
 
 use crate::error::FsError;
-use crate::format::{Addr, Dentries, Dentry, LEVELS_MAX, NAME_MAX, Nid, PageRef, Slots, Time, name_hash};
+use crate::format::{
+    Addr, Dentries, Dentry, LEVELS_MAX, NAME_MAX, Nid, PageRef, Slots, Time, name_hash,
+};
 use crate::nodes::is_dir;
 use crate::ops::given_up;
 use crate::state::{Need, State, Step, Stop};

@@ -6,8 +6,8 @@
 use crate::channels::{Channels, Schedule};
 use crate::error::{FsError, Result};
 use crate::format::{
-    HEADS, Inode, Layout, MAJOR, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SegmentEntry,
-    SUMMED, SitSector, Superblock, Time, VERSION_MAX,
+    HEADS, Inode, Layout, MAJOR, NAT_ENTRIES, NatEntry, NatSector, ROOT, SECTOR, SUMMED,
+    SegmentEntry, SitSector, Superblock, Time, VERSION_MAX,
 };
 use crate::fs::{Fs, Options};
 use crate::medium::{Medium, Written};

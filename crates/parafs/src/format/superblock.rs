@@ -3,9 +3,9 @@
 //! Owns: its bytes. Promises: the places of the areas follow from it alone. Never: changes after
 //! mkfs.
 
-use super::{Slots, Tree};
 use super::layout::{Layout, Shape};
 use super::{FormatError, SECTOR, VERSION_MAX, get32, get64, head, put, put32, put64};
+use super::{Slots, Tree};
 use flashlane_base::{crc32c, crc32c_append, mutant};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"pSUP");

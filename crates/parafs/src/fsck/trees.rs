@@ -9,8 +9,8 @@ use super::compact::Bits;
 use super::{Found, Model, cure, is_dir, is_file};
 use crate::error::Result;
 use crate::format::{
-    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner, PageRef,
-    Slots, XATTRS,
+    Addr, Inode, LEVELS_MAX, NAT_ENTRIES, NO_NODE, NatEntry, Nid, NodeKind, NodePage, Owner,
+    PageRef, Slots, XATTRS,
 };
 use flashlane_base::mutant;
 use std::sync::Arc;

@@ -18,6 +18,6 @@ pub use actor::{Actor, Of, Op, look};
 pub use known::{Found, Known};
 pub use life::{FILES, Files, SEEN, Way};
 pub use world::{
-    DIR, FILE, LINK, Store, content, create, make, make_on, make_summed, mount, mount_with, new, now,
-    ram, run, seeds, small, sound, sound_on,
+    DIR, FILE, LINK, Store, content, create, make, make_on, make_summed, mount, mount_with, new,
+    now, ram, run, seeds, small, sound, sound_on,
 };

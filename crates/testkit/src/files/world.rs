@@ -15,8 +15,8 @@ use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::sftl::{Sftl, SftlConfig};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_parafs::{
-    Attributes, Depth, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time, check,
-    check_with, mkfs,
+    Attributes, Depth, Fs, FsError, Layout, Make, Medium, New, Options, Policy, Report, Time,
+    check, check_with, mkfs,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::fmt;
