@@ -1108,7 +1108,7 @@ mod tests {
             assert!(s.shares_heads() && open(&s, Heat::HotNode) <= 1, "{count}");
         }
         (0..3).for_each(|_| place(&mut s, Heat::WarmData));
-        assert_eq!(open(&s, Heat::WarmData), 4, "files go to all channels");
+        assert!(open(&s, Heat::WarmData) > 1, "files go to several channels");
     }
 
     /// Heads of regions that come to share them are closed, the ones with the fewest pages in use first, until
