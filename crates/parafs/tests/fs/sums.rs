@@ -13,7 +13,7 @@ use flashlane_parafs::{
 };
 use flashlane_rt::Cx;
 use flashlane_testkit::Overlay;
-use flashlane_testkit::files::{FILE, create, make_on, make_summed, now, ram, run, small};
+use flashlane_testkit::files::{FILE, create, make_summed, make_unshared, now, ram, run, small};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
@@ -414,7 +414,7 @@ fn without_checksums_it_is_as_before() {
             let medium = || Medium::Linear(device.clone());
             match summed {
                 true => make_summed(&cx, medium(), 1).await.expect("it is large enough"),
-                false => make_on(&cx, medium(), 1).await.expect("it is large enough"),
+                false => make_unshared(&cx, medium(), 1).await.expect("it is large enough"),
             }
             let mut superblock = vec![0; SECTOR_BYTES];
             let io = Io::read(Lba::new(0), 1, &mut superblock);
