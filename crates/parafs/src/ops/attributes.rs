@@ -205,7 +205,8 @@ impl Fs {
 
     /// What there is, and what is free.
     pub fn space(&self) -> Space {
-        let s = self.lock();
+        let mut s = self.lock();
+        s.measure();
         let free = s.capacity().saturating_sub(s.used());
         let available = match mutant!("parafs.nodes-promised") {
             true => free,

@@ -10,6 +10,7 @@ use crate::nodes::{is_dir, is_file};
 use crate::state::{Need, State, Step, Stop};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// What `fallocate(2)` does with a range.
@@ -34,6 +35,9 @@ pub enum Seek {
 const PIECE: usize = 1 << 20;
 /// Pages of a hole that are made in one step.
 const HOLE_PAGES: u64 = 256;
+
+/// The nodes that lead to a page, by their numbers in the tree.
+type Path = SmallVec<[u32; 3]>;
 /// Bytes of the longest file: what `off_t` holds.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
@@ -129,20 +133,20 @@ impl State {
     }
 
     /// How many pages of a range have no room on the medium yet, and how many nodes must be made
-    /// to name them. `last` is the node that names the page before the range, if it was counted.
-    fn lacking(&mut self, ino: Nid, pages: Pages, last: &mut Option<u32>) -> Step<(u64, u64)> {
+    /// to name them. `last` are the nodes, by their numbers in the tree, that lead to the last page
+    /// before the range that was counted.
+    fn lacking(&mut self, ino: Nid, pages: Pages, last: &mut Path) -> Step<(u64, u64)> {
         let (mut fresh, mut nodes) = (0, 0);
         for index in pages {
             if [Addr::NONE, Addr::LOST].contains(&self.addr_of(ino, index)?) {
                 fresh += 1;
-                let missing = self.missing_nodes(ino, index)?;
-                // Pages side by side lack the same node.
-                let steps = self.tree.position(index).map(|p| p.steps);
-                let node = steps.and_then(|steps| steps.last().map(|step| step.ofs));
-                if *last != node {
-                    nodes += missing;
-                }
-                *last = node;
+                let missing = self.missing_nodes(ino, index)? as usize;
+                // Pages side by side lack the same nodes, or the same ones above them.
+                let steps = self.tree.position(index).map(|p| p.steps).unwrap_or_default();
+                let path: Path = steps.iter().map(|step| step.ofs).collect();
+                let lacks = path.iter().rev().take(missing);
+                nodes += lacks.filter(|ofs| !last.contains(ofs)).count() as u64;
+                *last = path;
             }
         }
         Ok((fresh, nodes))
@@ -150,7 +154,7 @@ impl State {
 
     /// There is room for the pages of a range that have none, and for the nodes that name them.
     fn room_for_range(&mut self, ino: Nid, pages: Pages) -> Step<()> {
-        let (fresh, nodes) = self.lacking(ino, pages, &mut None)?;
+        let (fresh, nodes) = self.lacking(ino, pages, &mut Path::new())?;
         if fresh > 0 {
             self.room_for(fresh + nodes)?;
             self.nat.pick(nodes as usize)?;
@@ -631,11 +635,11 @@ impl Fs {
         if mutant!("parafs.fallocate-in-part") {
             return Ok(());
         }
-        let (mut lacking, mut last) = (0, None);
+        let (mut lacking, mut last) = (0, Path::new());
         for at in pages.clone().step_by(HOLE_PAGES as usize) {
             let some = at..(at + HOLE_PAGES).min(pages.end);
             let look = |s: &mut State| {
-                let mut last = last;
+                let mut last = last.clone();
                 Ok((s.lacking(ino, some.clone(), &mut last)?, last))
             };
             let ((fresh, nodes), seen) = self.with(cx, look).await?;

@@ -229,6 +229,22 @@ fn an_fallocate_without_room_takes_none() {
     });
 }
 
+/// One file can have all that statfs(2) calls available, also where it has many nodes below others.
+#[test]
+fn what_is_available_can_be_kept() {
+    run(16, async |cx| {
+        let device = ram(200, 16);
+        make(&cx, &device, 1).await;
+        let fs = mount(&cx, &device).await;
+        let f = create(&cx, &fs, ROOT, "f", FILE).await.ino;
+        let before = fs.space();
+        let all = (0, before.available * u64::from(before.page_bytes));
+        let kept = fs.fallocate(&cx, f, all, Fallocate::Keep, false, now(&cx)).await;
+        assert_eq!(kept, Ok(()), "of {before:?}");
+        assert!(fs.space().free < 8, "{:?}", fs.space());
+    });
+}
+
 #[test]
 fn a_file_of_a_tebibyte_has_a_few_pages() {
     run(6, async |cx| {
