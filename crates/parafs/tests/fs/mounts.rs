@@ -9,7 +9,7 @@ use flashlane_base::{Lba, Ns};
 use flashlane_parafs::{Fs, Medium, Options, ROOT, Unread, repair};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::files::{
-    FILE, content, create, make, mount, mount_with, now, ram, run, small, sound,
+    FILE, content, create, make_unshared, mount, mount_with, now, ram, run, small, sound,
 };
 use flashlane_testkit::{Keep, Ram};
 use std::sync::Arc;
@@ -45,7 +45,10 @@ pub(crate) fn life<T: 'static>(
 ) -> (Arc<Ram>, T) {
     let device = ram(12, seed);
     let made = device.clone();
-    run(seed, async move |cx| make(&cx, &made, 1).await);
+    // Each node has a page of its own: what becomes of a page shows what becomes of the node.
+    run(seed, async move |cx| {
+        make_unshared(&cx, Medium::Linear(made), 1).await.expect("it is large enough");
+    });
     life_on(device, seed, end, acts)
 }
 

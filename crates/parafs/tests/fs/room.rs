@@ -10,8 +10,8 @@ use flashlane_parafs::{Fs, FsError, Medium, Options, ROOT};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::Keep;
 use flashlane_testkit::files::{
-    DIR, FILE, Store, content, create, make_on, make_small, mount_with, now, ram, run, seeds,
-    sound_on,
+    DIR, FILE, Store, content, create, make_on, make_small, make_unshared, mount_with, now, ram,
+    run, seeds, sound_on,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,9 +19,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A full file system on flash of 16 channels, with so many empty files.
+/// A full file system on flash of 16 channels, with so many empty files. Each node has a page of its
+/// own, so that many dirty nodes take much room.
 async fn full(cx: &Cx, medium: &Medium, files: u32, free: u64) -> (Arc<Fs>, Vec<u32>) {
-    make_on(cx, medium.clone(), 2).await.expect("it is large enough");
+    make_unshared(cx, medium.clone(), 2).await.expect("it is large enough");
     let fs = mount_with(cx, medium, Options::default()).await;
     let mut made = Vec::new();
     for i in 0..files {
