@@ -93,10 +93,8 @@ fn capacity(geo: &Geometry, chunks: u32) -> String {
 /// # Errors
 /// It has not, or can't have one.
 pub(crate) fn plan(medium: &Medium, wanted: &Wanted) -> Result<Layout, Tight> {
-    let layout = match wanted.shares_pages {
-        true => medium.plan_sharing(wanted.page_sectors, wanted.segment_pages)?,
-        false => medium.plan(wanted.page_sectors, wanted.segment_pages)?,
-    };
+    let Wanted { page_sectors, segment_pages, shares_pages, .. } = *wanted;
+    let layout = medium.plan_with(page_sectors, segment_pages, shares_pages)?;
     let make = wanted.make();
     match can_be_made(medium, &layout, &make) {
         Ok(()) => Ok(layout),

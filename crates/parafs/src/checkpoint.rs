@@ -52,8 +52,8 @@ struct Moment {
     sit_changed: BTreeSet<u32>,
 }
 
-/// Puts nodes together whose shares come to one page. The largest come first, each into the page with
-/// the least room that does.
+/// Puts nodes together whose shares come to one page. The largest come first, each into the page
+/// with the least room that does.
 fn into_pages(mut nodes: Vec<(Nid, Share)>) -> Vec<Vec<(Nid, Share)>> {
     const PAGE: usize = Share::PAGE as usize;
     // A share that is larger comes before one that is smaller; of equals the order stays.

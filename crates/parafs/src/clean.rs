@@ -148,8 +148,9 @@ impl State {
         segments.min(self.part_of_reserve())
     }
 
-    /// The part of the reserve that one purpose of cleaning may take. Where the regions share heads
-    /// these, and what nobody but cleaning takes, are most of the reserve, and never free all at once.
+    /// Segments of the reserve that one purpose of cleaning may take: a quarter. If the regions
+    /// share heads, segments of heads and those that only cleaning takes don't count: they are most
+    /// of the reserve then, and are never all free at the same time.
     fn part_of_reserve(&self) -> u32 {
         if !self.segments.shares_heads() {
             return self.reserve() / 4;

@@ -6,13 +6,14 @@
 
 use crate::channels::{Channels, Kind, Schedule};
 use crate::error::{FsError, Result};
+use crate::format::shared::{self, Lying};
 use crate::format::{
-    Addr, Footer, NAT_ENTRIES, NatSector, Nid, NodePage, Owner, SECTOR, SUMMARY_ENTRIES,
-    SummarySector, Superblock, WINDOW_WORDS, WindowSector, shared,
+    Addr, NAT_ENTRIES, NatSector, Nid, Owner, SECTOR, SUMMARY_ENTRIES, SummarySector, Superblock,
+    WINDOW_WORDS, WindowSector,
 };
 use crate::medium::Medium;
 use crate::mount::in_sector;
-use crate::nodes::{Dirty, Node, is_dir};
+use crate::nodes::{Dirty, is_dir};
 use crate::segments::{Allocation, Heat};
 use crate::state::{Need, State, Step, Stop};
 use crate::stats::Stats;
@@ -298,34 +299,26 @@ impl Fs {
         }
         read?;
         let said = |e| FsError::Damaged(format!("node {nid} at page {}: {e}", entry.addr.0));
-        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
-        if footer.nid == Footer::SHARED {
-            let parts = shared::parts(&bytes).map_err(said)?;
-            let its = parts.iter().find(|part| (part.nid, part.ino) == (nid, entry.ino));
-            let Some(its) = its else {
-                let wanted = format!("node {nid} of file {}", entry.ino);
-                let why = format!("{wanted} is none of those of page {}", entry.addr.0);
-                return Err(FsError::Damaged(why));
-            };
-            let (ofs, page, at) = (its.ofs, its.page(bytes.len()), (s.tick(), s.changes));
-            s.nodes.insert(nid, Node::clean(entry.ino, ofs, page, at));
-            s.admit(entry.addr, &parts);
-        } else {
-            if (footer.nid, footer.ino) != (nid, entry.ino) {
-                let found = format!("node {} of file {}", footer.nid, footer.ino);
-                let wanted = format!("node {nid} of file {}", entry.ino);
-                return Err(FsError::Damaged(format!("{found} lies where {wanted} should be")));
-            }
-            let at = (s.tick(), s.changes);
-            s.nodes.insert(nid, Node::clean(entry.ino, footer.ofs, bytes, at));
+        let lying = shared::lying(&bytes, self.sb.node_seed(), |_| true).map_err(said)?;
+        let is_it = |lying: &Lying| (lying.footer.nid, lying.footer.ino) == (nid, entry.ino);
+        if !lying.iter().any(is_it) {
+            let found =
+                |lying: &Lying| format!("{} of file {}", lying.footer.nid, lying.footer.ino);
+            let found: Vec<String> = lying.iter().map(found).collect();
+            let (found, wanted) = (found.join(", "), format!("node {nid} of file {}", entry.ino));
+            return Err(FsError::Damaged(format!("node {found} lies where {wanted} should be")));
+        }
+        s.admit(entry.addr, lying);
+        let touched = s.tick();
+        if let Some(node) = s.nodes.get_mut(&nid) {
+            node.touched = touched;
         }
         self.shrink_nodes(&mut s);
         Ok(())
     }
 
-    /// Reads a page that nodes share, has those of them in memory that lie there and are not yet, and
-    /// returns the numbers of all that the page has. There are none where nothing in it is valid any
-    /// more.
+    /// Reads a page that nodes share, keeps those of them in memory that lie there, and returns the
+    /// numbers of all that the page has. If nothing in the page is valid any more there are none.
     pub(crate) async fn bring_shared(self: &Arc<Fs>, cx: &Cx, addr: Addr) -> Result<Vec<Nid>> {
         let mut bytes = vec![0; self.sb.layout.shape.page_bytes()];
         let read = self.read_page(cx, addr, &mut bytes).await;
@@ -335,14 +328,11 @@ impl Fs {
         }
         read?;
         let said = |e| FsError::Damaged(format!("the nodes of page {}: {e}", addr.0));
-        let footer = NodePage::check(&bytes, self.sb.node_seed()).map_err(said)?;
-        if footer.nid != Footer::SHARED {
-            return Err(FsError::Damaged(format!("page {} has one node", addr.0)));
-        }
-        let parts = shared::parts(&bytes).map_err(said)?;
-        s.admit(addr, &parts);
+        let lying = shared::lying(&bytes, self.sb.node_seed(), |_| true).map_err(said)?;
+        let nids = lying.iter().map(|lying| lying.footer.nid).collect();
+        s.admit(addr, lying);
         self.shrink_nodes(&mut s);
-        Ok(parts.iter().map(|part| part.nid).collect())
+        Ok(nids)
     }
 
     /// Forgets nodes that were used longest ago and are on the medium.

@@ -93,30 +93,28 @@ impl Medium {
         page_sectors: u32,
         segment_pages: u32,
     ) -> std::result::Result<Layout, LayoutError> {
-        match self {
-            Medium::Linear(device) => {
-                Layout::plan_linear(device.info().capacity, page_sectors, segment_pages)
-            }
-            Medium::Flash(flash) => Layout::plan(flash.shape()),
-        }
+        self.plan_with(page_sectors, segment_pages, false)
     }
 
-    /// As [`Medium::plan`], of a file system whose small nodes share pages, if segments have at most
+    /// As [`Medium::plan`]. If `shared`, small nodes share pages, unless segments have more than
     /// 4,048 pages.
     ///
     /// # Errors
     /// As [`Medium::plan`].
-    pub fn plan_sharing(
+    pub fn plan_with(
         &self,
         page_sectors: u32,
         segment_pages: u32,
+        shared: bool,
     ) -> std::result::Result<Layout, LayoutError> {
         match self {
             Medium::Linear(device) => {
-                Layout::plan_linear_with(device.info().capacity, page_sectors, segment_pages, true)
+                let capacity = device.info().capacity;
+                Layout::plan_linear_with(capacity, page_sectors, segment_pages, shared)
             }
             Medium::Flash(flash) => {
-                Layout::plan_with(flash.shape(), Layout::can_share(&flash.shape()))
+                let shape = flash.shape();
+                Layout::plan_with(shape, shared && Layout::can_share(&shape))
             }
         }
     }
@@ -255,7 +253,7 @@ impl Medium {
         ([pages(busy.reads), pages(busy.writes)], busy.erases > 0)
     }
 
-    /// What the sectors of the medium are for that no segment has: names, sectors.
+    /// The purposes of the sectors that belong to no segment: name, number of sectors.
     pub(crate) fn beside_segments(&self, layout: &Layout) -> Vec<(&'static str, u64)> {
         match self {
             Medium::Linear(device) => {

@@ -44,8 +44,8 @@ pub enum Reserve {
     /// Every region has six heads at any time.
     #[default]
     Full,
-    /// Every region has six heads as long as files leave room for them, and one beyond that. The regions
-    /// share the others then.
+    /// Every region has six heads as long as files leave room for them, and one beyond that. The
+    /// regions share the others then.
     Shared,
 }
 
@@ -63,7 +63,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Of a file system that is made like this.
+    /// Segments that a file system keeps from files if it is made like this.
     pub fn of(medium: &Medium, layout: &Layout, make: &Make) -> Kept {
         let full = Kept { spare: make.spare_segments, ..full(medium, layout) };
         let (shape, lanes) = (&layout.shape, medium.lanes(layout));
@@ -109,15 +109,15 @@ pub(crate) fn full_reserve(medium: &Medium, sb: &Superblock) -> Option<u32> {
     (sb.reserved_segments < full).then_some(full)
 }
 
-/// What the bytes of a medium are for in a file system that is made like this: names, bytes. The last ones
-/// are for files and their nodes; together they are all of the medium.
+/// What the bytes of a medium are for in a file system that is made like this: names, bytes. The
+/// last ones are for files and their nodes; together they are all of the medium.
 pub fn division(medium: &Medium, layout: &Layout, make: &Make) -> Vec<(&'static str, u64)> {
     let segment = layout.shape.segment_pages as u64 * layout.shape.page_sectors as u64;
     let kept = Kept::of(medium, layout, make);
     let files = layout.shape.segments().saturating_sub(kept.segments());
     let Kept { heads, padding, cleaning, spare } = kept;
     let segments = [
-        ("what is being filled (heads)", heads),
+        ("heads (segments that are being filled)", heads),
         ("padding behind page pairs", padding),
         ("room to clean with", cleaning),
         ("spare segments", spare),
@@ -128,8 +128,8 @@ pub fn division(medium: &Medium, layout: &Layout, make: &Make) -> Vec<(&'static 
     all.map(|(name, sectors)| (name, sectors * SECTOR as u64)).collect()
 }
 
-/// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where there is no
-/// room for files even without any.
+/// Segments that can be spare beside the least ([`Make::spare_segments`]), at most; nothing where
+/// there is no room for files even without any.
 pub fn spare_most(medium: &Medium, layout: &Layout, make: &Make) -> Option<u32> {
     let least = Make { spare_segments: 0, ..make.clone() };
     let kept = Kept::of(medium, layout, &least).segments();

@@ -1,13 +1,13 @@
 //! Nodes in memory, and the way from a file to its pages.
 //!
-//! Owns: [`Node`]; addresses of pages, nodes that are made and given back. Promises: a node that was
-//! changed is in the list of dirty ones; nodes on the way to a page are looked at before one is
-//! made. Never: writes a node.
+//! Owns: [`Node`]; addresses of pages, nodes that are made and given back, the room that dirty
+//! nodes take. Promises: a node that was changed is in the list of dirty ones; nodes on the way to
+//! a page are looked at before one is made. Never: writes a node.
 
 use crate::error::FsError;
-use crate::format::shared::{self, Part};
+use crate::format::shared::{self, Lying};
 use crate::format::{
-    Addr, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, PageRef, Position, Share,
+    Addr, Footer, Inode, NO_NODE, NatEntry, Nid, NodeKind, NodePage, PageRef, Position, Share,
 };
 use crate::segments::Heat;
 use crate::state::{Need, State, Step, Stop};
@@ -34,10 +34,10 @@ pub(crate) struct Node {
     pub(crate) dirty: Dirty,
     /// When it was changed last, by [`State::changes`].
     pub(crate) changed: u64,
-    /// Units of a page that it takes when it is written next, while it is dirty: a whole page until it
-    /// is measured.
+    /// Units of a page that a dirty node takes when it is written next: a whole page until it is
+    /// measured.
     pub(crate) units: u8,
-    /// Units that are given back then.
+    /// Units that a dirty node has on the medium now, and gives back then.
     pub(crate) gives_back: u8,
     /// Writes of it under way.
     pub(crate) in_flight: u32,
@@ -73,17 +73,14 @@ impl Node {
 }
 
 impl State {
-    /// Has nodes in memory that were read from a shared page, as far as they lie there and are not in
-    /// memory yet. They go first when nodes are forgotten.
-    pub(crate) fn admit(&mut self, addr: Addr, parts: &[Part<'_>]) {
-        for part in parts {
-            let lies = |entry: &NatEntry| (entry.addr, entry.ino) == (addr, part.ino);
-            if self.nat.get(part.nid).is_ok_and(|entry| lies(&entry))
-                && !self.nodes.contains_key(&part.nid)
-            {
-                let page = part.page(self.layout.shape.page_bytes());
-                let node = Node::clean(part.ino, part.ofs, page, (0, self.changes));
-                self.nodes.insert(part.nid, node);
+    /// Keeps nodes in memory that were read from a page: those that the node address table has
+    /// there and that are not in memory yet. They go first when nodes are forgotten.
+    pub(crate) fn admit(&mut self, addr: Addr, read: Vec<Lying>) {
+        for Lying { footer, content, .. } in read {
+            let Footer { nid, ino, ofs, .. } = footer;
+            let lies = |entry: NatEntry| (entry.addr, entry.ino) == (addr, ino);
+            if self.nat.get(nid).is_ok_and(lies) && !self.nodes.contains_key(&nid) {
+                self.nodes.insert(nid, Node::clean(ino, ofs, content, (0, self.changes)));
             }
         }
     }
@@ -129,6 +126,7 @@ impl State {
     pub(crate) fn charge(&mut self, nid: Nid, how: Dirty) {
         let Some(node) = self.nodes.get_mut(&nid) else { return };
         if node.dirty == Dirty::Clean {
+            // A node in memory has its entry there.
             let entry = self.nat.get(nid).unwrap_or_default();
             node.gives_back = if entry.addr.is_page() { entry.share.units() } else { 0 };
             node.units = Share::PAGE;
@@ -137,7 +135,7 @@ impl State {
         }
         node.dirty = node.dirty.max(how);
         self.dirty_nodes.insert((node.ino, node.ofs), nid);
-        if self.layout.shared {
+        if self.layout.shared && self.unmeasured.last() != Some(&nid) {
             self.unmeasured.push(nid);
         }
     }
@@ -153,8 +151,8 @@ impl State {
         self.dirty_nodes.remove(&(node.ino, node.ofs));
     }
 
-    /// The share of a page that a node takes when it is written. `at_least` bytes of its body are in
-    /// use by then.
+    /// The share of a page that a node takes when it is written. `at_least` bytes of its body are
+    /// in use by then.
     pub(crate) fn share_of(&self, node: &Node, at_least: usize) -> Share {
         self.share_of_body(&node.bytes, node.is_inode(), at_least)
     }
@@ -210,8 +208,8 @@ impl State {
     pub(crate) fn pages_of_dirty(&self) -> u64 {
         let each = self.dirty_nodes.len() as u64;
         match self.layout.shared {
-            // The fullest first into pages with the least room that does needs less than 11/9 of what
-            // they hold, and a page more; each of the three heats has pages of its own.
+            // Best fit with the largest node first needs at most 11/9 of the least number of pages,
+            // and a page more; each of the three heats has pages of its own.
             true => each.min(self.dirty_units * 5 / (4 * u64::from(Share::PAGE)) + 6),
             false => each,
         }
@@ -255,8 +253,8 @@ impl State {
         Ok(())
     }
 
-    /// A node has a place now, on its way to the medium: a share of a page. `as_it_is`: it is clean from
-    /// now on; otherwise it has changed since, and is still to be written.
+    /// A node has a place now, on its way to the medium: a share of a page. `as_it_is`: it is clean
+    /// from now on; otherwise it has changed since, and is still to be written.
     pub(crate) fn place_node(
         &mut self,
         nid: Nid,

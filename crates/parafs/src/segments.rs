@@ -5,11 +5,11 @@
 //! out before the next one has forgotten it. Never: waits, or touches the medium.
 //!
 //! A region is a flash channel. Each has six heads (ParaFS paper, 3.2): hot, warm and cold, for
-//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one, to the one whose
-//! channel has least to do ([`Channels`]).
+//! nodes and for data, with the hints of F2FS. Pages go over the regions one by one, to the one
+//! whose channel has least to do ([`Channels`]).
 //!
-//! Where files have so much that not every region can have six heads any more, the regions share the
-//! heads of each heat but [`Heat::WarmData`] ([`Segments::shares_heads`]).
+//! Where files have so much that not every region can have six heads any more, the regions share
+//! the heads of each heat but [`Heat::WarmData`] ([`Segments::shares_heads`]).
 
 use crate::channels::Channels;
 use crate::error::FsError;
@@ -349,8 +349,8 @@ impl Segments {
         self.units
     }
 
-    /// Pages that the content of a segment takes elsewhere: of pages that nodes share only what is in
-    /// use is moved.
+    /// Pages that the content of a segment takes when it is moved. Of a page that nodes share only the
+    /// units in use are moved.
     pub(crate) fn cost(&self, segment: u32) -> u32 {
         self.all[segment as usize].units.div_ceil(u64::from(Share::PAGE)) as u32
     }
@@ -983,9 +983,9 @@ impl Segments {
         count
     }
 
-    /// Closes heads that regions had of their own before they came to share them: how many. Those of a
-    /// heat have at most a segment's pages left then, and cleaning wins the rest. Those with the fewest
-    /// pages in use go first.
+    /// Closes heads that regions had of their own before they came to share them, and returns how
+    /// many. The heads of a heat have at most a segment's pages left then, and cleaning wins the
+    /// rest. Heads with the fewest pages in use are closed first.
     pub(crate) fn close_shared(&mut self) -> u32 {
         let (pages, mut count) = (self.layout.shape.segment_pages, 0);
         let shared = Heat::ALL.into_iter().filter(|heat| self.shares(*heat));
@@ -1072,8 +1072,8 @@ mod tests {
         }
     }
 
-    /// Four regions of 40 segments. Heads of all regions and what is cleaned with take 100; a file has as
-    /// many pages.
+    /// Four regions of 40 segments. Heads of all regions and what is cleaned with take 100; a file
+    /// has as many pages.
     fn with_file(pages: u64) -> Segments {
         let layout = Layout::plan(Shape {
             regions: 4,
@@ -1095,8 +1095,8 @@ mod tests {
         (0..4).map(|region| s.heads[s.head(region, heat)].open.len()).sum()
     }
 
-    /// As long as files leave what heads of all regions take, each has its own. Beyond that one segment is
-    /// begun for all of a heat, but for contents of files.
+    /// As long as files leave what heads of all regions take, each has its own. Beyond that one
+    /// segment is begun for all of a heat, but for contents of files.
     #[test]
     fn regions_share_heads_where_files_have_their_room() {
         let mut s = with_file(60 * PAGES - 8);
@@ -1111,8 +1111,8 @@ mod tests {
         assert!(open(&s, Heat::WarmData) > 1, "files go to several channels");
     }
 
-    /// Heads of regions that come to share them are closed, the ones with the fewest pages in use first, until
-    /// they have no more than a segment's pages: what they have left cleaning wins.
+    /// Heads of regions that come to share them are closed, the ones with the fewest pages in use
+    /// first, until they have no more than a segment's pages: what they have left cleaning wins.
     #[test]
     fn heads_that_come_to_be_shared_are_closed() {
         let mut s = with_file(59 * PAGES);

@@ -148,8 +148,8 @@ pub(crate) struct State {
     pub(crate) recovering: bool,
     /// A repair found none: who looks for nodes takes those that this one has written.
     pub(crate) no_checkpoint: bool,
-    /// Units of pages that dirty nodes take when they are written next, and those that they take on the
-    /// medium until then ([`Node::units`], [`Node::gives_back`]).
+    /// Units of pages that dirty nodes take when they are written next, and those that they take on
+    /// the medium until then ([`Node::units`], [`Node::gives_back`]).
     pub(crate) dirty_units: u64,
     pub(crate) units_back: u64,
     /// Nodes that have changed since they were measured, where nodes share pages.
@@ -263,8 +263,8 @@ impl State {
         self.capacity.saturating_sub(lost)
     }
 
-    /// Segments that files and their nodes can't have, whatever the medium loses; those that they have
-    /// not, as long as every region has heads of its own.
+    /// Segments that files and their nodes can't have, whatever the medium loses; those that they
+    /// have not, as long as every region has heads of its own.
     pub(crate) fn reserve(&self) -> u32 {
         let shape = &self.layout.shape;
         let least = shape.segments() - (self.capacity / u64::from(shape.segment_pages)) as u32;

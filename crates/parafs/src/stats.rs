@@ -11,7 +11,7 @@ counters! {
         data_pages: u64, Sum, "pages", [];
         /// Nodes that fsyncs have written.
         fsync_nodes: u64, Sum, "pages", [];
-        /// Nodes that checkpoints have written.
+        /// Pages of nodes that checkpoints have written.
         checkpoint_nodes: u64, Sum, "pages", [];
         /// Padding behind what was made durable, where pages have pairs.
         padding_pages: u64, Sum, "pages", [];

@@ -127,8 +127,8 @@ impl State {
         Ok(Some(Write { ino, index, is, page, sent: Sent { addr, content } }))
     }
 
-    /// A page as it goes to the medium. A page of a directory is sealed here. Nothing if the page is
-    /// not in memory.
+    /// A page as it goes to the medium. A page of a directory is sealed here. Nothing if the page
+    /// is not in memory.
     pub(crate) fn page_to_send(&mut self, ino: Nid, index: u64) -> Option<ToSend> {
         let (slots, tree) = (self.slots, self.tree);
         let is_dir = self.inode(ino).is_ok_and(|inode| is_dir(inode.mode));
@@ -293,8 +293,8 @@ impl State {
         Ok(Sent { addr, content: node.bytes.clone() })
     }
 
-    /// Gives some nodes one place, of those that were reserved, with their shares of it. They are clean
-    /// from now on.
+    /// Gives some nodes one place, of those that were reserved, with their shares of it. They are
+    /// clean from now on.
     pub(crate) fn send_shared(
         &mut self,
         nodes: &[(Nid, Share)],

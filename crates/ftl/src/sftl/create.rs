@@ -22,8 +22,9 @@ use std::sync::{Arc, OnceLock};
 /// Spare lines of the page-mapped region beyond what its FTL needs: bad chunks come out of them, so that it
 /// never runs out of room.
 const META_SPARE_LINES: u64 = 3;
-/// The same on a device with fewer chunks per PU than [`SMALL_CHUNKS`] ([`SftlConfig::small_spare`]): one of
-/// eight PUs that is lost takes about as many chunks as a line has.
+/// The same on a device with fewer chunks per PU than [`SMALL_CHUNKS`]
+/// ([`SftlConfig::small_spare`]): one of eight PUs that is lost takes about as many chunks as a
+/// line has.
 const SMALL_SPARE_LINES: u64 = 1;
 const SMALL_CHUNKS: u32 = 120;
 /// Sectors of the page-mapped region, at least, that are the file system's.
@@ -46,8 +47,8 @@ pub struct SftlConfig {
     /// Not written if false, so that older programs can read the settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub flush_records: bool,
-    /// One spare line of the page-mapped region, not three, on a device with fewer than 120 chunks per
-    /// PU. Not kept: the region stays as it came out.
+    /// One spare line of the page-mapped region, not three, on a device with fewer than 120 chunks
+    /// per PU. Not kept: the region stays as it came out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub small_spare: bool,
     /// Page-mapped chunks of each PU, as they came out: what is on the medium does not change with a
@@ -327,8 +328,8 @@ fn spare_lines(chunks_per_pu: u32, config: &SftlConfig) -> u64 {
     }
 }
 
-/// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs, and some
-/// lines more.
+/// How many chunks of each PU are page-mapped, and how much of them is spare: what its FTL needs,
+/// and some lines more.
 fn meta_region(device: &dyn Device, config: &SftlConfig) -> Result<(u32, u32), CreateError> {
     let (geo, traits) = (device.geometry(), device.traits());
     let need = Need::of(device, meta_config(50, config.flush_records))?;

@@ -90,8 +90,8 @@ pub enum LayoutError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     pub shape: Shape,
-    /// Small nodes share pages: the segment table has units of each page, and there are twice as many
-    /// numbers of nodes.
+    /// Small nodes share pages: the segment table has units of each page, and there are twice as
+    /// many numbers of nodes.
     pub(crate) shared: bool,
     /// Nodes that there can be, the number 0 included.
     pub(crate) nids: u32,
@@ -203,7 +203,8 @@ impl Layout {
         Layout::plan_linear_with(sectors, page_sectors, segment_pages, false)
     }
 
-    /// As [`Layout::plan_linear`], of a file system whose small nodes share pages where they can, or not.
+    /// As [`Layout::plan_linear`], of a file system whose small nodes share pages where they can,
+    /// or not.
     pub(crate) fn plan_linear_with(
         sectors: u64,
         page_sectors: u32,

@@ -23,12 +23,12 @@ pub(crate) struct NatEntry {
     pub(crate) ino: Nid,
     /// [`Addr::NONE`] for a node that was not written yet.
     pub(crate) addr: Addr,
-    /// Of that page.
+    /// The part of the page at `addr` that the node takes.
     pub(crate) share: Share,
 }
 
-/// Numbers of nodes are below this where nodes share pages: four bits of the number of a file in the
-/// node address table are for the share.
+/// Numbers of nodes are below this where nodes share pages: four bits of the number of a file in
+/// the node address table are for the share.
 pub(super) const SHARED_NIDS: u32 = 1 << 28;
 
 impl NatEntry {

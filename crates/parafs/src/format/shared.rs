@@ -4,8 +4,8 @@
 //! shares come to one page fit into one; a page that is not whole is an error. Never: decides which
 //! nodes go together.
 //!
-//! Bodies lie one behind the other from the first byte on, without the zeros that end each. Before
-//! the footer of the page a table says of each body whose it is, from the last entry to the first.
+//! Bodies follow each other from the first byte on, without the zeros at their ends. Before the
+//! footer of the page is a table with an entry for each body: the last entry comes first.
 
 use super::node::{FOOTER, Footer, NodePage};
 use super::{FormatError, Nid, Owner, get16, get32, put16, put32};
@@ -38,12 +38,12 @@ impl Share {
         Share(class.unwrap_or(0) as u8)
     }
 
-    /// What of [`Share::PAGE`] it is.
+    /// Its units: [`Share::PAGE`] of them are a page.
     pub(crate) fn units(self) -> u8 {
         Share::PAGE / CLASSES.get(usize::from(self.0)).unwrap_or(&1)
     }
 
-    /// As the node address table has it: four bits.
+    /// The four bits of it in the node address table.
     pub(crate) fn code(self) -> u8 {
         self.0
     }
@@ -78,14 +78,14 @@ impl Part<'_> {
 pub(crate) struct Lying {
     /// What the node says of itself.
     pub(crate) footer: Footer,
-    /// Its content, with zeros behind it up to a page.
+    /// The node as it is in memory: a page, with zeros behind the body.
     pub(crate) content: Vec<u8>,
-    /// Whose the page is by the summary of its segment.
+    /// The owner that the summary of the segment should have for the page.
     pub(crate) owner: Owner,
 }
 
-/// Of the nodes in a page of the log, the one alone in it or those that share it, the ones that are
-/// `wanted`. If a page has a number twice the first one counts. `seed` is what sums of nodes begin with.
+/// The nodes in a page of the log, one or several, as far as they are `wanted`. If the table of a
+/// shared page has a number twice, the first entry counts. `seed` begins the checksum of the page.
 pub(crate) fn lying(
     page: &[u8],
     seed: u32,
@@ -108,8 +108,8 @@ pub(crate) fn lying(
     Ok(parts.map(of).collect())
 }
 
-/// The part of a node in memory that is not zeros behind the last other byte. Of an inode all of its
-/// fields count.
+/// Bytes of a node in memory, without its footer, up to the last word that is not 0. An inode has at
+/// least its fields.
 pub(crate) fn body_length(page: &[u8], is_inode: bool) -> usize {
     let end = page.len() - FOOTER;
     let words = page[..end].chunks_exact(8).rposition(|word| word != [0; 8]);
@@ -117,8 +117,8 @@ pub(crate) fn body_length(page: &[u8], is_inode: bool) -> usize {
     if is_inode { used.max(super::node::FIXED) } else { used }
 }
 
-/// The page of some nodes, whose shares come to a page at most. `version` is that of the checkpoint
-/// before, `seed` what sums of nodes begin with.
+/// Makes the page of some nodes, whose shares come to a page at most. `version` is that of the last
+/// checkpoint; `seed` begins the checksum of the page.
 pub(crate) fn encode(parts: &[Part<'_>], page_bytes: usize, version: u64, seed: u32) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     let mut at = 0;

@@ -70,8 +70,8 @@ impl Superblock {
         shared | if self.sums { SUMMED } else { 0 }
     }
 
-    /// The major version of a file system that is made with these features. Without any it is one that
-    /// older programs know.
+    /// The major version of a file system that is made with these features. Without any it is one
+    /// that older programs know.
     pub(crate) fn major_with(shared: bool, sums: bool) -> u32 {
         if shared || sums { MAJOR } else { FEATURES - 1 }
     }

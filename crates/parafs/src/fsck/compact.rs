@@ -82,7 +82,8 @@ impl Nodes {
         self.get(nid).is_some()
     }
 
-    /// Puts a node in the place of one with the same number. The number is one of the file system's.
+    /// Puts a node in the place of one with the same number. The number is one of the file
+    /// system's.
     pub(super) fn insert(&mut self, nid: Nid, mut found: Found) {
         found.set(Found::PRESENT, true);
         self.count += usize::from(!self.contains(nid));

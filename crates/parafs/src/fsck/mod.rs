@@ -111,8 +111,8 @@ pub enum Depth {
     /// All structures, and no contents of files.
     #[default]
     Structures,
-    /// Contents of all files as well: those that can't be read, or do not match their checksums, are
-    /// problems.
+    /// Contents of all files as well: those that can't be read, or do not match their checksums,
+    /// are problems.
     Contents,
 }
 
@@ -152,8 +152,9 @@ pub(crate) struct Model<'a> {
     led_nowhere: BTreeSet<Nid>,
     /// Nodes that the node address table lists in places that can't be read.
     listed_unread: BTreeSet<Nid>,
-    /// Nodes, with their files before them, that the node address table lists and that were not found
-    /// on the medium. A node leaves the set when it is found elsewhere, or when its parent is mended.
+    /// Nodes, with their files before them, that the node address table lists and that were not
+    /// found on the medium. A node leaves the set when it is found elsewhere, or when its parent is
+    /// mended.
     lost_nodes: BTreeSet<(Nid, Nid)>,
     /// Indirect nodes (file, number in its tree) that are lost.
     lost_above: BTreeSet<(Nid, u32)>,
@@ -655,7 +656,7 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// What a check keeps of a node that it has read.
+    /// Notes of a node all that the check needs later without its content.
     fn digest(&self, footer: &Footer, content: &[u8]) -> Found {
         let Footer { nid, ino, ofs, version, .. } = *footer;
         let is_inode = ofs == 0;

@@ -19,7 +19,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// A kind of [`super::Report::lost`].
 const NAMES: &str = "names of files";
 
-/// Pages of a directory that are held while it is looked at. Those behind them are read twice.
+/// The check keeps so many pages of a directory in memory. It reads the others twice.
 const PAGES_HELD: usize = 64;
 
 /// What a walk over the names knows so far.

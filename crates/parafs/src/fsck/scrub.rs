@@ -1,8 +1,8 @@
 //! Contents of files, read and compared with their checksums.
 //!
 //! Owns: which pages a scrub reads. Promises: each page of a regular file that the checkpoint names
-//! is read, and is named if it can't be read or does not match its checksum; some dozen pages are in
-//! memory at a time. Never: looks at pages that only fsyncs behind the checkpoint name.
+//! is read, and is named if it can't be read or does not match its checksum; some dozen pages are
+//! in memory at a time. Never: looks at pages that only fsyncs behind the checkpoint name.
 
 use super::lost::PAGES;
 use super::{Found, Model, cure, is_file};

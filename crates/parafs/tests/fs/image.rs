@@ -343,7 +343,7 @@ pub(crate) struct Pack {
     pub(crate) orphans: usize,
 }
 
-/// Where the body of a node begins in a page that nodes share, and how long it is.
+/// The body of a node in a page that nodes share: its first byte, and its length.
 fn body_of(page: &[u8], entry: usize) -> (usize, usize) {
     let words = get32(page, entry + 12);
     (4 * (words & 0xffff) as usize, 4 * (words >> 16) as usize)

@@ -1393,8 +1393,9 @@ fn a_removed_name_does_not_come_back() {
     });
 }
 
-/// A new file was made durable in a directory, and then a page of the directory is damaged. The mount
-/// goes on, read-only, says where, and has what else was made durable. A repair has both files.
+/// A new file was made durable in a directory, and then a page of the directory is damaged. The
+/// mount goes on, read-only, says where, and has what else was made durable. A repair has both
+/// files.
 #[test]
 fn a_damaged_directory_of_a_new_file_stops_no_mount() {
     let device = ram(12, 3);

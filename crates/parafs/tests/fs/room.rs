@@ -19,8 +19,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A full file system on flash of 16 channels, with so many empty files. Each node has a page of its
-/// own, so that many dirty nodes take much room.
+/// A full file system on flash of 16 channels, with so many empty files. Each node has a page of
+/// its own, so that many dirty nodes take much room.
 async fn full(cx: &Cx, medium: &Medium, files: u32, free: u64) -> (Arc<Fs>, Vec<u32>) {
     make_unshared(cx, medium.clone(), 2).await.expect("it is large enough");
     let fs = mount_with(cx, medium, Options::default()).await;
@@ -182,8 +182,8 @@ fn names_that_are_gone_have_room_in_a_checkpoint() {
 
 const PAGE: usize = 8192;
 
-/// A file that has nearly all of a file system, and what is known of its pages: the version that is durable,
-/// and the last one.
+/// A file that has nearly all of a file system, and what is known of its pages: the version that is
+/// durable, and the last one.
 type Pages = Rc<RefCell<BTreeMap<u64, (u32, u32)>>>;
 
 /// What a life of a full file system has come to.
@@ -193,8 +193,8 @@ struct Life {
     moved: u64,
 }
 
-/// Makes a small file system, and 200 directories' and files' names, so that every head is in use, and
-/// then has one file take all that is free.
+/// Makes a small file system, and 200 directories' and files' names, so that every head is in use,
+/// and then has one file take all that is free.
 async fn make_full(cx: &Cx, medium: &Medium, pages: &Pages) {
     make_small(cx, medium.clone(), 2).await.expect("it is large enough");
     let fs = mount_with(cx, medium, Options::default()).await;
@@ -282,7 +282,8 @@ async fn go_on(cx: &Cx, fs: &Arc<Fs>, full: u32, pages: &Pages, (seed, steps): (
     }
 }
 
-/// One life of a full file system: a mount, some steps, and an unmount, or a power cut `after` so long.
+/// One life of a full file system: a mount, some steps, and an unmount, or a power cut `after` so
+/// long.
 fn life(store: &Store, pages: &Pages, seed: u64, after: Option<Ns>) -> Life {
     let clock = Virtual::new(1, seed, CostTable::zero());
     let (cx, theirs, known) = (clock.cx(), store.clone(), pages.clone());
@@ -318,9 +319,9 @@ fn life(store: &Store, pages: &Pages, seed: u64, after: Option<Ns>) -> Life {
     *done.borrow()
 }
 
-/// A file system that keeps as little as a drive's goes on when files have all that they can have: what has
-/// its place can be overwritten and made durable as often as one likes, by lives that end with an unmount or
-/// with a power cut at any moment, and cleaning moves no more than it must.
+/// A file system that keeps as little as a drive's goes on when files have all that they can have:
+/// what has its place can be overwritten and made durable as often as one likes, by lives that end
+/// with an unmount or with a power cut at any moment, and cleaning moves no more than it must.
 #[test]
 fn a_full_file_system_that_keeps_little_goes_on() {
     for seed in seeds(0..3) {

@@ -1,7 +1,7 @@
 //! A check of many files: what it reads, and a medium that changes its mind meanwhile.
 //!
-//! Owns: [`Fickle`]. Promises: nodes of small files are read once; a node that was read and can't be
-//! read again ends the check, and a repair writes nothing. Never: measures time.
+//! Owns: [`Fickle`]. Promises: nodes of small files are read once; a node that was read and can't
+//! be read again ends the check, and a repair writes nothing. Never: measures time.
 
 use super::image::{Image, Left, NOW};
 use flashlane_base::Lba;

@@ -43,8 +43,8 @@ fn used(fs: &Fs) -> u64 {
     space.pages - space.free
 }
 
-/// 1,000 files of 1,000 bytes take a fifth of the pages; those that are left keep their pages when others
-/// are written anew or deleted, and cleaning puts what is left together again.
+/// 1,000 files of 1,000 bytes take a fifth of the pages; those that are left keep their pages when
+/// others are written anew or deleted, and cleaning puts what is left together again.
 #[test]
 fn small_files_share_pages() {
     const FILES: u32 = 1000;
@@ -114,8 +114,8 @@ fn files_of_fsyncs_come_together_when_room_is_short() {
     });
 }
 
-/// In a full file system a small file that would need a larger share of its page is not written, and
-/// everything else goes on.
+/// In a full file system a small file that would need a larger share of its page is not written,
+/// and everything else goes on.
 #[test]
 fn a_node_that_grows_needs_room() {
     let device = ram(24, 1);
@@ -156,7 +156,7 @@ fn a_node_that_grows_needs_room() {
     });
 }
 
-/// What lies in a page that nodes share.
+/// The nodes that share a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Files,
@@ -165,7 +165,8 @@ enum Kind {
     Others,
 }
 
-/// A page of this kind, and the files whose nodes it has; not those whose nodes lie elsewhere by now.
+/// A page of this kind, and the files whose nodes it has; not those whose nodes lie elsewhere by
+/// now.
 fn shared_page(image: &Image, wanted_kind: Kind) -> (u64, Vec<u32>) {
     let seen = wanted(Left::Shared).values().flatten();
     let dirs: Vec<u32> = seen.filter(|seen| seen.kind == 0o04).map(|seen| seen.ino).collect();
@@ -208,8 +209,9 @@ fn has_all_but(found: &super::image::Names, lost: &[u32]) {
     }
 }
 
-/// A page that can't be read, or has a wrong bit, takes the files with it that share it, and no other
-/// one: each of them is an error, the directory can be listed, and a repair says which are lost.
+/// A page that can't be read, or has a wrong bit, takes the files with it that share it, and no
+/// other one: each of them is an error, the directory can be listed, and a repair says which are
+/// lost.
 #[test]
 fn a_damaged_page_takes_its_own_nodes_only() {
     for is_lost in [true, false] {
@@ -259,8 +261,8 @@ fn nodes_are_found_in_shared_pages() {
     });
 }
 
-/// The segment table says of a page that more or less of it is in use than nodes have; the node address
-/// table lists a share that is too small. Both are found and mended, and nothing is lost.
+/// The segment table says of a page that more or less of it is in use than nodes have; the node
+/// address table lists a share that is too small. Both are found and mended, and nothing is lost.
 #[test]
 fn shares_that_do_not_agree_are_mended() {
     for what in 0..3 {
@@ -284,7 +286,8 @@ fn shares_that_do_not_agree_are_mended() {
     }
 }
 
-/// Whoever computes the checksum of a shared page anew leads nobody out of it, whatever its table says.
+/// Whoever computes the checksum of a shared page anew leads nobody out of it, whatever its table
+/// says.
 #[test]
 fn a_table_that_lies_ends_in_an_error() {
     let sound = Image::new(Left::Shared);

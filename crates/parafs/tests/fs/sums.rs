@@ -1,8 +1,8 @@
 //! Checksums of the pages of files.
 //!
-//! Owns: other bytes than those that were written, planted in pages of files. Promises: whoever reads
-//! such a page gets an error, and each other page as it was written; a scrub names it. Never: looks at
-//! a file system without such checksums, but to see that it has none.
+//! Owns: other bytes than those that were written, planted in pages of files. Promises: whoever
+//! reads such a page gets an error, and each other page as it was written; a scrub names it. Never:
+//! looks at a file system without such checksums, but to see that it has none.
 
 use crate::image::{Image, NOW, contents, get32, put32};
 use flashlane_base::{Lba, Rng, SECTOR_BYTES};
@@ -22,7 +22,7 @@ const PAGES: u64 = 1_000;
 /// Where pages of a word of the inode, and of a direct node, are looked at.
 const SOME: [u64; 2] = [7, 800];
 
-/// What page `index` of a file holds, in its version.
+/// The bytes of page `index` of a file in its `version`.
 fn page(file: u64, index: u64, version: u64) -> Vec<u8> {
     let mut rng = Rng::new(file << 40 | version << 32 | index);
     (0..SECTOR_BYTES / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
@@ -93,7 +93,8 @@ fn flip(device: &Overlay, at: u64) {
     device.put(at, bytes);
 }
 
-/// Reads all pages: these are errors that say which page it is, all others are as they were written.
+/// Reads all pages: these are errors that say which page it is, all others are as they were
+/// written.
 async fn compare(cx: &Cx, fs: &Arc<Fs>, bad: &BTreeSet<(u64, u64)>) {
     for file in [0, 1] {
         let ino = ino(cx, fs, file).await;
@@ -168,7 +169,7 @@ fn an_older_version_of_a_page_is_an_error() {
     });
 }
 
-/// Where a word of a node stands, with and without the checksum of its page.
+/// The places of an address in an inode, and of the checksum of its page.
 fn word(slot: usize) -> [usize; 2] {
     [384 + 8 * slot, 384 + 8 * slot + 4]
 }

@@ -269,7 +269,8 @@ impl Living for Handle {
     fn describe(&self) -> String {
         let alive = &self.0;
         let of = format!(
-            "{}, policy {}, pages of {} sectors, segments of {}, checksums {}, shared pages {}, gap {}, {:?}",
+            "{}, policy {}, pages of {} sectors, segments of {}, checksums {}, shared pages {}, \
+             gap {}, {:?}",
             alive.store.describe(),
             alive.way.word(),
             alive.units.page,

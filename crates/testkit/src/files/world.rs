@@ -100,10 +100,7 @@ pub(crate) struct Units {
 
 impl Units {
     fn plan(&self, medium: &Medium) -> Result<Layout, LayoutError> {
-        match self.shares_pages {
-            true => medium.plan_sharing(self.page, self.segment),
-            false => medium.plan(self.page, self.segment),
-        }
+        medium.plan_with(self.page, self.segment, self.shares_pages)
     }
 }
 
@@ -121,7 +118,7 @@ pub struct OnFlash {
     faulty: bool,
     /// The page-mapped region has flush records.
     records: bool,
-    /// What the file system keeps that it has at first.
+    /// How much the first file system on it keeps from files.
     reserve: Reserve,
 }
 
